@@ -1,0 +1,134 @@
+/* arena.c - a chain of blocks; only the newest is cut from. */
+#include "base/arena.h"
+
+#if defined(__has_include)
+#if __has_include(<sanitizer/asan_interface.h>)
+#include <sanitizer/asan_interface.h>
+#endif
+#endif
+#ifndef ASAN_POISON_MEMORY_REGION
+#define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#endif
+
+#define ARENA_ALIGN 16
+#define ARENA_BLOCK_MIN ((size_t)4 << 10)
+#define ARENA_BLOCK_MAX ((size_t)256 << 10)
+/* Poisoned bytes behind each piece, so that a write past its end is seen. */
+#ifdef __SANITIZE_ADDRESS__
+#define ARENA_GAP 16
+#else
+#define ARENA_GAP 0
+#endif
+
+/* [header 32][size bytes: used | free and poisoned] */
+struct arena_block {
+    struct arena_block *next; /* owned */
+    size_t size;              /* bytes behind the header */
+    size_t used;              /* multiple of ARENA_ALIGN */
+    size_t step;              /* bytes of the last block of the ladder, 0: none yet */
+};
+_Static_assert(sizeof(struct arena_block) % ARENA_ALIGN == 0, "pieces start aligned");
+
+void arena_init(struct arena *a, size_t bytes_max)
+{
+    CHECK(bytes_max <= SIZE_MAX / 4);
+    *a = (struct arena){.max = bytes_max};
+}
+
+void arena_fini(struct arena *a)
+{
+    while (a->head != NULL) {
+        struct arena_block *block = a->head;
+
+        a->head = block->next;
+        ASAN_UNPOISON_MEMORY_REGION(block + 1, block->size);
+        mem_free(block);
+    }
+    *a = (struct arena){.max = a->max};
+}
+
+static struct arena_block *block_new(size_t size, size_t step)
+{
+    struct arena_block *block = mem_try(1, sizeof(*block) + size);
+
+    if (block != NULL) {
+        block->size = size;
+        block->step = step;
+        ASAN_POISON_MEMORY_REGION(block + 1, size);
+    }
+    return block;
+}
+
+/* A block with room for `need` bytes. A piece larger than the next block of the ladder gets a
+ * block of its own behind the head, so that the head's free room stays in use. */
+static struct arena_block *arena_block_for(struct arena *a, size_t need)
+{
+    struct arena_block *head = a->head, *block;
+    size_t last = head != NULL ? head->step : 0;
+    size_t step = last == 0 ? ARENA_BLOCK_MIN : size_min(2 * last, ARENA_BLOCK_MAX);
+    bool alone = need > step - sizeof(*block);
+
+    if (head != NULL && need <= head->size - head->used) {
+        return head;
+    }
+    block = alone ? block_new(need, last) : block_new(step - sizeof(*block), step);
+    if (block == NULL) {
+        return NULL;
+    }
+    if (alone && head != NULL) {
+        block->next = head->next;
+        head->next = block;
+    } else {
+        block->next = head;
+        a->head = block;
+    }
+    return block;
+}
+
+void *arena_alloc(struct arena *a, size_t n)
+{
+    struct arena_block *block;
+    size_t size;
+    uint8_t *p;
+
+    if (n > a->max) {
+        return NULL;
+    }
+    size = (size_max(n, 1) + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    if (size > a->max - a->used) {
+        return NULL;
+    }
+    block = arena_block_for(a, size + ARENA_GAP);
+    if (block == NULL) {
+        return NULL;
+    }
+    p = (uint8_t *)(block + 1) + block->used;
+    block->used += size + ARENA_GAP;
+    a->used += size;
+    ASAN_UNPOISON_MEMORY_REGION(p, n);
+    return p; /* zero since the block was born: nothing is handed out twice */
+}
+
+void *arena_array(struct arena *a, size_t count, size_t size)
+{
+    size_t n;
+
+    if (__builtin_mul_overflow(count, size, &n)) {
+        return NULL;
+    }
+    return arena_alloc(a, n);
+}
+
+struct str arena_str(struct arena *a, struct str s)
+{
+    char *p = s.n < SIZE_MAX ? arena_alloc(a, s.n + 1) : NULL;
+
+    if (p == NULL) {
+        return (struct str){NULL, 0};
+    }
+    if (s.n != 0) {
+        memcpy(p, s.p, s.n);
+    }
+    return str_of(p, s.n);
+}

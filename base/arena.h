@@ -1,0 +1,26 @@
+/* arena.h - memory of one request: allocated piece by piece, dropped whole. Not thread-safe.
+ *
+ * Unused memory is poisoned under the address sanitizer. Allocation returns NULL once the sum
+ * would pass bytes_max. Blocks grow 4 KiB, 8 KiB ... 256 KiB; larger pieces get their own block. */
+#ifndef BASE_ARENA_H
+#define BASE_ARENA_H
+
+#include "base/str.h"
+
+struct arena_block;
+
+struct arena {
+    struct arena_block *head; /* owned chain, newest first */
+    size_t used;              /* bytes handed out, each piece rounded up to 16 */
+    size_t max;               /* bound of used */
+};
+
+void arena_init(struct arena *a, size_t bytes_max);
+void arena_fini(struct arena *a);
+/* Zeroed, aligned to 16; NULL past the bound. */
+void *arena_alloc(struct arena *a, size_t n);
+void *arena_array(struct arena *a, size_t count, size_t size); /* NULL on overflow too */
+/* A copy with a NUL after it; {NULL, 0} past the bound. */
+struct str arena_str(struct arena *a, struct str s);
+
+#endif

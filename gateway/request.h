@@ -1,0 +1,127 @@
+/* request.h - one request, from its head to its one end.
+ *
+ * States: HEADERS, BODY, ADMITTING, QUEUED, DISPATCHED, STREAMING, SETTLING, DONE. One function changes
+ * the state over a table of legal edges; one function (request_end) ends a request, with a reason.
+ * The HTTP stream and the request die apart: a client may leave while the worker's count is still
+ * being learned and the row is still on its way to the disk. */
+#ifndef GATEWAY_REQUEST_H
+#define GATEWAY_REQUEST_H
+
+#include "base/net/encoding.h"
+#include "gateway/api/openai.h"
+#include "gateway/gateway.h"
+#include "gateway/proxy.h"
+
+enum request_state {
+    REQ_HEADERS = 1, /* head is here, key is checked */
+    REQ_BODY,        /* body is coming */
+    REQ_ADMITTING,   /* the quota store was asked */
+    REQ_QUEUED,      /* admitted; no worker has it */
+    REQ_DISPATCHED,  /* sent to a worker, nothing came back */
+    REQ_STREAMING,   /* the worker produces */
+    REQ_SETTLING,    /* the count is being learned, or the CLOSE is on its way to the disk */
+    REQ_DONE,
+    REQ_STATE_COUNT,
+};
+
+enum request_end_reason {
+    REQ_END_ANSWERED = 1, /* a whole answer, its CLOSE durable */
+    REQ_END_REFUSED,      /* an error before any worker had it */
+    REQ_END_FAILED,       /* workers were tried; the client got an error */
+    REQ_END_CLIENT_GONE,
+    REQ_END_CUT,          /* a stream that ended in an error event */
+};
+
+/* Text of a whole answer gathered from our worker's stream. */
+struct gathered {
+    struct buf text;
+    struct buf logprobs[4]; /* JSON array bodies, by member (see request_answer.c) */
+    bool has_logprobs;
+};
+
+struct request {
+    struct loop *loop;
+    struct http_stream *stream; /* NULL once on_close came */
+    struct list node;           /* in loop->requests */
+    struct list settle_node;    /* in loop->settling while a ticket is awaited */
+    enum request_state state;
+    /* who */
+    struct world *world;        /* one reference from the head on */
+    const struct snap_tenant *tenant;
+    const struct snap_key *key;
+    /* what */
+    enum endpoint endpoint;
+    struct buf body;            /* decoded */
+    struct decoder *decoder;    /* NULL: identity */
+    size_t body_charged;        /* in loop->body_bytes */
+    struct arena arena;         /* tree, prefix */
+    struct openai_request api;
+    struct openai_answer answer;
+    char answer_id[48], id_text[UUID_TEXT_BYTES + 1];
+    const struct snap_model *model;
+    const struct price *price;
+    struct prefix prefix;
+    struct prefix_key k0;
+    uint64_t root;
+    /* money */
+    struct quota_hold hold;
+    int64_t prompt_bound;       /* tokens */
+    int64_t out_held;           /* output tokens that the hold covers */
+    int64_t out_limit;          /* the answer's own limit; INT64_MAX: to the end of the context */
+    bool extending, extend_refused;
+    enum { ASK_RESERVE = 1, ASK_EXTEND, ASK_EXTEND_WHOLE } asking;
+    bool opened;                /* OPEN is journalled */
+    /* where */
+    struct uuid request_id;     /* event id of attempt 1 */
+    struct attempt attempt;     /* the one at work or the last one */
+    unsigned attempts;
+    uint64_t tried;             /* bits of worker slots */
+    struct api_error error;     /* what the client is told at the end */
+    /* answer */
+    bool responded;             /* head sent */
+    bool role_sent;
+    bool paused;                /* upstream is paused: the client drains slowly */
+    bool client_gone;
+    bool body_done;
+    struct buf out;             /* scratch for rendering */
+    struct buf tail;            /* finish chunk, usage, [DONE], or the whole answer: after CLOSE is durable */
+    struct gathered gathered;
+    enum finish finish;
+    struct usage_count said;
+    int64_t content_events;
+    uint64_t answer_bytes;
+    bool cut_by_us;             /* at the hold: outcome clamped */
+    bool broken;                /* the worker failed after content */
+    struct tokens billed;
+    enum usage_state usage_state;
+    enum outcome outcome;
+    uint64_t ticket;            /* CLOSE's, while settling */
+    /* times, monotonic us unless wall */
+    uint64_t begun_us, begun_wall_us, dispatched_us, first_us, last_progress_us, settle_us;
+    int64_t last_progress_tokens;
+    struct env_timer timer;     /* keep-alive before the first token */
+    struct env_timer linger;    /* retry back-off */
+};
+
+/* The http_app of a public listener. ctx is the loop. */
+void request_app(struct loop *l, struct http_app *out);
+/* Called by the loop when the journal advanced. */
+void request_durable(struct loop *l, uint64_t ticket);
+/* The loop drains and its time is up: streams end with an error event. */
+void request_cut_all(struct loop *l);
+
+/* Inside gateway/: the parts of one request, split by subject. */
+void request_set_state(struct request *r, enum request_state to);
+void request_fail(struct request *r, const struct api_error *e);   /* no worker has it (any more) */
+void request_route(struct request *r);                             /* QUEUED -> DISPATCHED */
+void request_settle(struct request *r, enum outcome o);            /* -> SETTLING, writes CLOSE */
+void request_end(struct request *r, enum request_end_reason why);  /* frees r */
+void request_release(struct request *r, enum request_end_reason why); /* after the stream is gone or was ended */
+extern const struct proxy_events request_proxy_events;
+void request_answer_begin(struct request *r);      /* 200 and headers of a stream */
+bool request_answer_chunk(struct request *r, const struct usage_chunk *c);
+void request_answer_tail(struct request *r);       /* renders finish, usage, [DONE] or the whole answer into tail */
+bool request_respond_error(struct request *r, const struct api_error *e); /* envelope or error event */
+void request_fields_common(struct request *r, struct http_field *f, size_t *n, char *scratch, size_t cap);
+
+#endif

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Writes pretokens.jsonl: where other people's regex engine cuts the texts of tokenizer.jsonl.
+
+pip install tokenizers. The patterns are the published ones of the four families; the engine
+(Oniguruma inside Hugging Face tokenizers) is none of ours. Offsets are bytes of UTF-8.
+"""
+import json
+import os
+import random
+
+from tokenizers import Regex, pre_tokenizers
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA = (r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def split(pattern):
+    return pre_tokenizers.Split(Regex(pattern), "isolated")
+
+
+FAMILIES = {
+    "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), split(GPT2)]),
+    "gpt-2": split(GPT2),
+    "llama-bpe": split(LLAMA),
+    "qwen2": split(LLAMA.replace("{1,3}", "")),
+}
+# Pieces that the patterns treat apart, to be strung together at random.
+PIECES = ["'s", "'RE", "'", "a", "Zz", "é", "日本", "1", "23", "٣", "½", " ", "  ", "\t", "\n", "\r\n",
+          "\u00a0", "\u2003", ".", "!!", "\u0301", "🙂", "\u200b", "_", "'ll"]
+
+
+def texts():
+    with open(os.path.join(HERE, "tokenizer.jsonl"), encoding="utf-8") as f:
+        for line in f:
+            text = json.loads(line)["text"]
+            if 0 < len(text) <= 400:
+                yield text
+    rng = random.Random(7)
+    for _ in range(300):
+        yield "".join(rng.choice(PIECES) for _ in range(rng.randint(1, 14)))
+
+
+def main():
+    with open(os.path.join(HERE, "pretokens.jsonl"), "w", encoding="utf-8") as out:
+        for text in texts():
+            at = [0]
+            for ch in text:
+                at.append(at[-1] + len(ch.encode("utf-8", "surrogatepass")))
+            row = {"text": text}
+            for name, pre in FAMILIES.items():
+                row[name] = [at[end] for _, (_, end) in pre.pre_tokenize_str(text)]
+            out.write(json.dumps(row) + "\n")
+
+
+main()

@@ -1,0 +1,78 @@
+/* engine.h - continuous batching: three verbs a step (schedule, forward, post-process).
+ *
+ * The engine is a step function over memory; worker/serve runs it on a thread of its own and talks
+ * through two bounded queues (requests and aborts in, events out). Limits: sequences_max running,
+ * waiting_max queued (refused beyond), step_tokens a step: decodes first, then prefill chunks,
+ * oldest first. A request is admitted only if its whole prompt and answer bound can ever fit the
+ * pool. Preemption: the youngest running sequence gives its blocks back and is recomputed; its
+ * output is unchanged (sampling is keyed by position). Abort works in every state.
+ * blocks: free + referenced + cached_idle = total after each step. */
+#ifndef WORKER_ENGINE_ENGINE_H
+#define WORKER_ENGINE_ENGINE_H
+
+#include "base/uuid.h"
+#include "cache/blocks.h"
+#include "worker/backend.h"
+#include "worker/engine/sample.h"
+
+enum engine_class { ENGINE_INTERACTIVE = 1, ENGINE_STANDARD, ENGINE_BATCH };
+
+/* One request. Made by serve, owned by the engine from engine_submit until its END event, then by
+ * serve again, which frees it. */
+struct engine_request {
+    uint64_t ticket;          /* serve's own number, in every event */
+    struct uuid event;        /* zero when the caller sent none */
+    int32_t *ids;             /* [n_ids] prompt; owned by serve's arena, stable until END */
+    uint32_t n_ids;
+    uint32_t max_tokens;      /* answer bound, >= 1 (serve clamps to the context) */
+    struct sample_params sample;
+    struct prefix_key salt;   /* scope of cache hits */
+    enum engine_class class;
+    const int32_t *stop_ids;  /* tokens that end the answer (not part of the text) */
+    uint32_t n_stop_ids;
+    bool ignore_eos;
+    /* chunk hashes by prompt position: chunk_token[i] = index of the token it is bound to */
+    const uint64_t *chunks;
+    const uint32_t *chunk_token;
+    uint32_t n_chunks;
+    void *private_seq;        /* the engine's */
+};
+
+enum engine_finish { ENGINE_STOP = 1, ENGINE_LENGTH, ENGINE_ABORTED, ENGINE_REFUSED };
+
+struct engine_event {
+    enum { ENGINE_STARTED = 1, ENGINE_TOKEN, ENGINE_END } kind;
+    uint64_t ticket;
+    uint32_t prompt_tokens, cached_tokens; /* STARTED: prefill is scheduled, the hit is known */
+    uint32_t completion_tokens;            /* so far, this token included */
+    struct sample_result token;            /* TOKEN */
+    enum engine_finish finish;             /* END */
+};
+
+struct engine_options {
+    uint32_t kv_blocks;
+    uint32_t sequences_max; /* running at once */
+    uint32_t waiting_max;
+    uint32_t step_tokens;   /* rows of one forward */
+    uint64_t seed;          /* of block hashes; secret */
+};
+
+struct engine_stats { /* read by serve after each step, copied whole */
+    uint32_t running, waiting;
+    struct blocks_count blocks;
+    uint64_t steps, prefill_tokens, decode_tokens, cached_tokens, preemptions;
+};
+
+struct engine;
+/* model and backend are borrowed; events.* are called from engine_step's thread. */
+struct engine *engine_new(const struct model *m, struct backend *b, const struct engine_options *o,
+                          struct blocks_events chunk_events, struct err *e);
+void engine_free(struct engine *g);
+/* false: the waiting queue is full (serve answers 503). Validates lengths: too long -> END REFUSED. */
+MUST_USE bool engine_submit(struct engine *g, struct engine_request *r);
+void engine_abort(struct engine *g, uint64_t ticket); /* END ABORTED follows, unless it ended */
+/* One step; emits through `emit`. Returns false when there is nothing to do. now_us for stats only. */
+bool engine_step(struct engine *g, uint64_t now_us, void (*emit)(void *ctx, const struct engine_event *), void *ctx);
+void engine_stats(const struct engine *g, struct engine_stats *out);
+
+#endif

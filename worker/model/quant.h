@@ -1,0 +1,44 @@
+/* quant.h - block layouts of GGUF weights and their scalar dequantisation (the oracle).
+ *
+ * All per 32 columns: Q4_0 18 bytes {fp16 d; 16 nibble bytes, low = 0..15, high = 16..31; value-8},
+ * Q4_1 20 {fp16 d, m}, Q5_0 22, Q8_0 34 {fp16 d; 32 int8}; Q4_K 144 and Q6_K 210 per 256. */
+#ifndef WORKER_MODEL_QUANT_H
+#define WORKER_MODEL_QUANT_H
+
+#include "base/base.h"
+
+enum quant_type { /* numbers of the file format */
+    QUANT_F32 = 0, QUANT_F16 = 1, QUANT_Q4_0 = 2, QUANT_Q4_1 = 3, QUANT_Q5_0 = 6, QUANT_Q8_0 = 8,
+    QUANT_Q4_K = 12, QUANT_Q6_K = 14, QUANT_BF16 = 30,
+};
+
+bool quant_is_known(uint32_t type);
+uint32_t quant_block_columns(uint32_t type); /* 1, 32 or 256 */
+uint32_t quant_block_bytes(uint32_t type);
+const char *quant_name(uint32_t type);
+/* One row of n columns (a multiple of quant_block_columns) into float32. */
+void quant_dequantize(uint32_t type, const void *src, float *dst, uint64_t n);
+
+static inline float quant_f16(uint16_t h)
+{
+    _Float16 v;
+    memcpy(&v, &h, sizeof(v));
+    return (float)v;
+}
+
+static inline float quant_bf16(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+static inline uint16_t quant_to_bf16(float f) /* round to nearest even */
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof(u));
+    return (uint16_t)((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16);
+}
+
+#endif
