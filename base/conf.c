@@ -23,6 +23,7 @@ struct reader {
     yaml_parser_t yaml;
     yaml_event_t event; /* live between next and done */
     bool has_event;
+    struct str text;
     const char *source;
     const struct conf_option *options;
     size_t count;
@@ -59,14 +60,30 @@ static bool fail_path(struct reader *r, const char *what)
     return fail_at(r, r->event.start_mark);
 }
 
+/* Line and column of a byte, for libyaml's reader, which decodes ahead of its mark. */
+static yaml_mark_t mark_at(const struct reader *r, size_t offset)
+{
+    yaml_mark_t mark = {offset, 0, 0};
+
+    for (size_t i = 0; i < size_min(offset, r->text.n); i++) {
+        bool newline = r->text.p[i] == '\n', continues = (r->text.p[i] & 0xC0) == 0x80;
+
+        mark.line += newline;
+        mark.column = newline ? 0 : mark.column + !continues;
+    }
+    return mark;
+}
+
 static bool fail_yaml(struct reader *r)
 {
     if (r->yaml.error == YAML_MEMORY_ERROR) {
         return err_set(r->err, ERR_NO_MEMORY, "%s: no memory left to read it", r->source);
     }
     (void)err_set(r->err, ERR_INPUT, "%s", r->yaml.problem != NULL ? r->yaml.problem : "not YAML");
-    /* The reader (bad UTF-8) knows an offset only; the mark is where the scanner stood. */
-    return fail_at(r, r->yaml.error == YAML_READER_ERROR ? r->yaml.mark : r->yaml.problem_mark);
+    if (r->yaml.error == YAML_READER_ERROR) {
+        return fail_at(r, mark_at(r, r->yaml.problem_offset));
+    }
+    return fail_at(r, r->yaml.problem_mark);
 }
 
 /* ---- events ---- */
@@ -410,8 +427,13 @@ static size_t sections_bound(const struct conf_option *options, size_t count)
 bool conf_parse(struct str text, const char *source, const struct conf_option *options,
                 size_t count, void *out, struct arena *a, struct err *e)
 {
-    struct reader r = {
-        .source = source, .options = options, .count = count, .out = out, .arena = a, .err = e};
+    struct reader r = {.text = text,
+                       .source = source,
+                       .options = options,
+                       .count = count,
+                       .out = out,
+                       .arena = a,
+                       .err = e};
     bool ok = false;
 
     if (text.n > FILE_BYTES_MAX) {

@@ -34,7 +34,7 @@ struct conf_option {
     const char *path;
     enum conf_type type;
     size_t offset;            /* into the caller's struct */
-    const char *default_text; /* parsed by the same code; NULL: required. A list: "a, b" or "" */
+    const char *default_text; /* parsed by the same code; NULL: required; a list: "a, b", "" */
     int64_t min, max;         /* numbers only; 0,0: no bound but >= 0 */
     const char *const *names; /* CONF_ENUM */
 };

@@ -2,8 +2,8 @@
  *
  * Refused with a story and an offset: malformed or truncated text, duplicate keys in any object,
  * depth past the limit, invalid UTF-8, raw control characters in strings (NUL too), numbers that
- * are not JSON (NaN, Infinity, 01, 1.) or overflow a double. Accepted: one BOM at the start,
- * \u0000, lone surrogate escapes (become U+FFFD). Iterative: depth costs no stack.
+ * are not JSON (NaN, Infinity, 01, 1.), overflow a double or pass 512 bytes. Accepted: one BOM at
+ * the start, \u0000, lone surrogate escapes (become U+FFFD). Iterative: depth costs no stack.
  * Numbers keep their text, so int64 seeds survive re-serialisation. */
 #ifndef BASE_JSON_H
 #define BASE_JSON_H
@@ -48,7 +48,7 @@ MUST_USE bool json_i64(const struct json *v, int64_t *out);  /* integer literals
 MUST_USE bool json_f64(const struct json *v, double *out);
 
 /* Re-serialises canonically: no spaces, shortest escapes, members in document order, or sorted
- * bytewise by key at every level when sort is set. */
+ * bytewise by key at every level. No memory for the walk fails the buffer too. */
 enum json_order { JSON_ORDER_DOCUMENT = 1, JSON_ORDER_SORTED };
 void json_write(struct buf *b, const struct json *v, enum json_order order);
 void json_write_string(struct buf *b, struct str s); /* quotes and escapes; bad UTF-8 becomes U+FFFD */

@@ -1,5 +1,4 @@
-/* json_keys.c - no key twice in one object, in linear time: a table of hashes past a few members.
- */
+/* json_keys.c - no key twice in one object, in linear time: past a few members, a hash table. */
 #include "base/json_keys.h"
 
 #include <stdlib.h>

@@ -11,10 +11,11 @@
 #include "cache/tokenizer_pre.h"
 
 #define TOKENIZER_TOKENS_MAX 4000000 /* as many as a GGUF array may hold */
-#define TOKENIZER_SPECIAL_BYTES 256  /* a special token's spelling; bounds the search at each byte \
-                                      */
-#define WHOLE_SPELLING_MAX 1024      /* no vocabulary has a longer normal token */
-#define BYTE_SPELLING_MAX 0x144      /* characters 0x100..0x143 spell the 68 unprintable bytes */
+#define TOKENIZER_SPECIAL_BYTES                                                                    \
+    256                         /* a special token's spelling; bounds the search at each byte      \
+                                 */
+#define WHOLE_SPELLING_MAX 1024 /* no vocabulary has a longer normal token */
+#define BYTE_SPELLING_MAX 0x144 /* characters 0x100..0x143 spell the 68 unprintable bytes */
 
 struct tokenizer {
     struct str *spelling; /* owned array [count], strings borrowed from the file */

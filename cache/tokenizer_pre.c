@@ -251,10 +251,10 @@ size_t pre_next(enum tokenizer_pre pre, struct str text, size_t at)
     case TOKENIZER_LLAMA3:
         return llama3_next(text, at, 3);
     case TOKENIZER_QWEN2:
-        return llama3_next(text, at, 1);
+        break;
     }
-    CHECK(!"a pre-tokenizer");
-    return text.n;
+    CHECK(pre == TOKENIZER_QWEN2);
+    return llama3_next(text, at, 1);
 }
 
 bool tokenizer_pre_named(struct str name, enum tokenizer_pre *out)

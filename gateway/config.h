@@ -24,9 +24,7 @@ struct gateway_config {
     int64_t body_bytes_max, answer_bytes_max, requests_max, bodies_bytes_max;
     int64_t keepalive_us, head_hold_us;
     /* upstream */
-    int64_t connect_us, ttft_us, stall_us, connections_per_worker_max, retries;
-    int64_t retry_unproven; /* bool as 0/1: retry after a cut without a receipt on engines that give none */
-    int64_t whohas_bytes;
+    int64_t connect_us, ttft_us, stall_us, connections_per_worker_max, retries, whohas_bytes;
 };
 
 extern const struct conf_option gateway_options[];

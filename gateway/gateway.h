@@ -51,9 +51,8 @@ struct loop {
     uint64_t n_requests;                 /* live; also published for metrics */
     _Atomic uint64_t live;
     uint64_t body_bytes;                 /* held for bodies: bounded by bodies_bytes_max / loops */
-    struct list keys;                    /* cached K0 by (tenant, model): struct key_cache */
     struct loop_metrics metrics;
-    bool draining;
+    bool draining, server_drained, drained_told;
     struct env_timer drain_timer;
     void (*drained)(struct loop *);      /* set by main or the simulator */
     pthread_t thread;

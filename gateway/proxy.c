@@ -88,7 +88,7 @@ static bool attempt_event(void *ctx, const char *event, struct str data)
     }
     arena_fini(&a->scratch);
     arena_init(&a->scratch, PROXY_SCRATCH_BYTES_MAX);
-    if (!usage_read_chunk(&a->scratch, a->endpoint, data, &c)) {
+    if (!usage_read_chunk(&a->calls, &a->scratch, a->endpoint, data, &c)) {
         attempt_fail_kind(a, PROXY_BROKEN, true);
         return false;
     }
@@ -174,7 +174,7 @@ static void proxy_on_end(void *user)
     }
     arena_fini(&a->scratch);
     arena_init(&a->scratch, PROXY_SCRATCH_BYTES_MAX + 4 * a->body.len);
-    if (!usage_read_whole(&a->scratch, a->endpoint, buf_view(&a->body), &w, &f.error)) {
+    if (!usage_read_whole(&a->calls, &a->scratch, a->endpoint, buf_view(&a->body), &w, &f.error)) {
         f.client_fault = f.error.status >= 400 && f.error.status < 500 && f.error.status != 429;
         attempt_fail(a, &f);
         return;
@@ -266,6 +266,7 @@ void proxy_start(struct attempt *a, struct loop *l, const struct proxy_request *
     a->context = r->context;
     a->events = ev;
     a->user = user;
+    usage_calls_init(&a->calls, r->event);
     sse_init(&a->sse, PROXY_EVENT_BYTES_MAX);
     buf_init(&a->body, r->answer_bytes_max);
     arena_init(&a->scratch, PROXY_SCRATCH_BYTES_MAX);

@@ -52,6 +52,7 @@ struct attempt {
     struct sse_reader sse;
     struct buf body;           /* whole answers and errors */
     struct arena scratch;      /* one chunk's tree */
+    struct usage_calls calls;  /* tool calls told apart across chunks */
     bool ended, finish_seen, content_seen, in_feed;
     int64_t context;
     enum route_reason reason;

@@ -68,12 +68,18 @@ struct request {
     int64_t prompt_bound;       /* tokens */
     int64_t out_held;           /* output tokens that the hold covers */
     int64_t out_limit;          /* the answer's own limit; INT64_MAX: to the end of the context */
-    bool extending, extend_refused;
+    bool extending, extend_refused, trimmed;
+    int64_t extend_tokens;      /* asked for in the extend under way */
     enum { ASK_RESERVE = 1, ASK_EXTEND, ASK_EXTEND_WHOLE } asking;
     bool opened;                /* OPEN is journalled */
     /* where */
     struct uuid request_id;     /* event id of attempt 1 */
     struct attempt attempt;     /* the one at work or the last one */
+    struct worker *chosen;      /* by the last routing; the attempt's from dispatch on */
+    double prompt_tokens;       /* estimate that routing used */
+    uint64_t predicted_ttft_us; /* of the choice; kept for flow control and metrics */
+    struct receipt receipt;     /* the worker's own count, being asked for */
+    bool receipt_failed;        /* it could not be had: usage is what was seen */
     unsigned attempts;
     uint64_t tried;             /* bits of worker slots */
     struct api_error error;     /* what the client is told at the end */
@@ -95,12 +101,16 @@ struct request {
     struct tokens billed;
     enum usage_state usage_state;
     enum outcome outcome;
+    const struct json *whole;   /* a foreign engine's choice, while it is rendered */
+    struct entry close;         /* the row, from settle until its CLOSE is in the ring */
+    enum { AFTER_ANSWER = 1, AFTER_RETRY } after; /* what follows the CLOSE */
     uint64_t ticket;            /* CLOSE's, while settling */
     /* times, monotonic us unless wall */
     uint64_t begun_us, begun_wall_us, dispatched_us, first_us, last_progress_us, settle_us;
     int64_t last_progress_tokens;
     struct env_timer timer;     /* keep-alive before the first token */
-    struct env_timer linger;    /* retry back-off */
+    struct env_timer linger;    /* retry back-off; or a full ring */
+    struct env_task free_task;  /* memory goes when the turn is over */
 };
 
 /* The http_app of a public listener. ctx is the loop. */
@@ -110,18 +120,39 @@ void request_durable(struct loop *l, uint64_t ticket);
 /* The loop drains and its time is up: streams end with an error event. */
 void request_cut_all(struct loop *l);
 
+/* Requests of a loop that is being freed: their memory only (the process ends). */
+void request_drop_all(struct loop *l);
+
 /* Inside gateway/: the parts of one request, split by subject. */
 void request_set_state(struct request *r, enum request_state to);
-void request_fail(struct request *r, const struct api_error *e);   /* no worker has it (any more) */
-void request_route(struct request *r);                             /* QUEUED -> DISPATCHED */
-void request_settle(struct request *r, enum outcome o);            /* -> SETTLING, writes CLOSE */
-void request_end(struct request *r, enum request_end_reason why);  /* frees r */
-void request_release(struct request *r, enum request_end_reason why); /* after the stream is gone or was ended */
+void request_end(struct request *r, enum request_end_reason why); /* frees r at the end of the turn */
+void request_body_release(struct request *r);
+void request_client_gone(struct request *r);
+/* No worker has it (any more): the client hears e, holds are voided, the request ends. */
+void request_fail(struct request *r, const struct api_error *e);
+/* request_admit.c */
+void request_admit(struct request *r);
+void request_extend(struct request *r, int64_t tokens, bool whole);
+/* request_route.c */
+void request_route(struct request *r);    /* QUEUED: chooses, then dispatches */
+void request_dispatch(struct request *r); /* QUEUED -> DISPATCHED, to r->chosen */
+bool request_may_retry(const struct request *r);
+void request_retry(struct request *r);
+/* request_stream.c */
 extern const struct proxy_events request_proxy_events;
-void request_answer_begin(struct request *r);      /* 200 and headers of a stream */
-bool request_answer_chunk(struct request *r, const struct usage_chunk *c);
-void request_answer_tail(struct request *r);       /* renders finish, usage, [DONE] or the whole answer into tail */
-bool request_respond_error(struct request *r, const struct api_error *e); /* envelope or error event */
-void request_fields_common(struct request *r, struct http_field *f, size_t *n, char *scratch, size_t cap);
+void request_waits(struct env_timer *t); /* the client waits: head, then keep-alives */
+/* request_answer.c */
+void request_answer_begin(struct request *r); /* 200 and the head of a stream */
+void request_answer_chunk(struct request *r, const struct usage_chunk *c);
+void request_gather_chunk(struct request *r, const struct usage_chunk *c);
+void request_answer_tail(struct request *r);  /* finish, usage, [DONE], or the whole answer, into tail */
+void request_answer_send(struct request *r);  /* the tail goes out, the stream ends */
+void request_answer_error(struct request *r, const struct api_error *e); /* envelope, or error event */
+/* request_settle.c */
+void request_count(struct request *r, enum outcome o);  /* asks the worker for its count, then settles */
+void request_settle(struct request *r, enum outcome o); /* -> SETTLING: bill, tail, CLOSE */
+void request_void_attempt(struct request *r);           /* the worker never saw it */
+/* loop.c */
+void loop_request_gone(struct loop *l);
 
 #endif

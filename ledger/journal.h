@@ -55,6 +55,7 @@ struct record {
         struct entry close;
         struct {
             struct uuid request;
+            struct uuid event; /* an attempt that never reached its worker; zero: the whole request */
         } voided;
         struct { /* one scope and period */
             int32_t scope_kind, scope_id; /* 1 tenant, 2 project, 3 key */

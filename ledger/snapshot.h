@@ -29,7 +29,8 @@ struct snap_tenant {
     struct str timezone;     /* "UTC" by default: of the budget month */
     bool disabled;
     struct quota_limits limits;
-    int64_t spent_nusd;      /* this month, from Postgres at load; see spent_period */
+    int64_t spent_nusd;      /* this month in its timezone, from Postgres at load */
+    uint64_t month_from_us, month_until_us; /* that month, as instants */
 };
 
 struct snap_key {
@@ -65,7 +66,7 @@ struct snapshot {
     atomic_uint refs;
     uint64_t version;        /* config_version of Postgres */
     uint64_t made_wall_us;
-    int32_t spent_period;    /* YYYYMM (UTC) of the spent figures */
+    int32_t spent_period;    /* YYYYMM (UTC) at load; the month of spent figures of tenants in UTC */
     int32_t spent_gateway, spent_epoch; /* spent holds rows of this gateway up to here: */
     int64_t spent_seq;
     struct snap_tenant *tenants;   uint32_t n_tenants;   /* by tenant_id, ascending */
@@ -83,6 +84,9 @@ const struct snap_worker *snapshot_worker(const struct snapshot *s, int32_t work
 /* The newest version in force at wall_us for (model, tier, prompt bound); NULL: not priced. */
 const struct price *snapshot_price(const struct snapshot *s, int16_t model_id, enum tier t,
                                    int64_t prompt_tokens, uint64_t wall_us);
+
+/* Any version that ever was, by its number (rows and OPEN records name it); NULL: unknown. */
+const struct price *snapshot_price_id(const struct snapshot *s, int32_t price_id);
 
 struct snapshot *snapshot_ref(struct snapshot *s);
 void snapshot_unref(struct snapshot *s); /* the last one frees */

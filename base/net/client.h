@@ -21,27 +21,29 @@ enum http_fail {
                             * answer came: the peer may or may not have read the request */
     HTTP_FAIL_HEAD,        /* sent whole, closed or broken before an answer's head was complete */
     HTTP_FAIL_BODY,        /* cut inside the body (shorter than its length, no last chunk) */
-    HTTP_FAIL_PROTOCOL,    /* the answer is not HTTP */
+    HTTP_FAIL_PROTOCOL,    /* the answer is not HTTP; or, with sent false, a target or field of ours
+                            * would have split the request */
     HTTP_FAIL_TIMEOUT,     /* connect, first byte or idle timer */
-    HTTP_FAIL_BUSY,        /* the pool's bound of connections and waiting calls is reached */
+    HTTP_FAIL_BUSY, /* all connections in use, and 1,024 calls waiting already or this one has
+                     * waited for connect_us */
 };
 
 struct http_origin_options {
     struct env_addr addr;
-    struct str host;           /* for the Host field, "127.0.0.1:9001"; copied */
-    struct tls_context *tls;   /* borrowed; NULL: clear */
-    uint32_t connections_max;  /* 1,024 */
-    uint32_t idle_max;         /* kept alive; 64 */
-    uint64_t connect_us;       /* 2 s */
-    uint64_t head_us;          /* request sent to answer head; 0: none */
-    uint64_t body_idle_us;     /* between body bytes; 0: none */
-    uint64_t keep_us;          /* idle life of a kept connection; 30 s */
+    struct str host;          /* for the Host field, "127.0.0.1:9001"; copied */
+    struct tls_context *tls;  /* borrowed; NULL: clear */
+    uint32_t connections_max; /* 1,024 */
+    uint32_t idle_max;        /* kept alive; 64 */
+    uint64_t connect_us;   /* until connected (TLS too); also the wait for a free connection; 2 s */
+    uint64_t head_us;      /* request sent to answer head; 0: none */
+    uint64_t body_idle_us; /* between body bytes; 0: none */
+    uint64_t keep_us;      /* idle life of a kept connection; 30 s */
 };
 
 struct http_call_request {
     enum http_method method;
-    struct str target;                /* "/v1/chat/completions" */
-    const struct http_field *fields;  /* beyond Host and Content-Length, which are ours */
+    struct str target;               /* "/v1/chat/completions" */
+    const struct http_field *fields; /* beyond Host and Content-Length, which are ours */
     size_t n_fields;
     struct str body;
 };
@@ -51,11 +53,12 @@ struct http_call_events {
     void (*on_head)(void *user, unsigned status, const struct http_fields *fields);
     void (*on_body)(void *user, const void *p, size_t n);
     void (*on_end)(void *user);
-    void (*on_fail)(void *user, enum http_fail why, bool sent);  /* sent: any request byte left us */
+    void (*on_fail)(void *user, enum http_fail why, bool sent); /* sent: any request byte left us */
 };
 
 struct http_client *http_client_new(struct env *env);
-void http_client_free(struct http_client *c); /* cancels all calls */
+void http_client_free(
+    struct http_client *c); /* cancels all calls; never from a callback of a call */
 struct http_origin *http_origin_new(struct http_client *c, const struct http_origin_options *o);
 void http_origin_close(struct http_origin *o); /* cancels its calls */
 uint32_t http_origin_connections(const struct http_origin *o);

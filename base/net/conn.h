@@ -16,7 +16,7 @@
 #define CONN_STAGE_BYTES 16384  /* plaintext gathered before it is encrypted and sent */
 #define CONN_LINGER_US 3000000  /* we wait so long for the peer to close after our last byte */
 #define CONN_LINGER_BYTES ((uint64_t)64 << 20) /* and discard so much: twice the largest body */
-#define CONN_PROGRESS_BYTES 256 /* fewer in a stall period are no progress (slow read, slow post) */
+#define CONN_PROGRESS_BYTES 1024 /* fewer in a stall period are no progress (slow read, slow post) */
 #define STREAM_ARENA_BYTES ((size_t)256 << 10)
 #define STREAM_KEEP_BYTES 1024  /* capacity that an empty stream buffer may keep */
 
@@ -121,6 +121,8 @@ void stream_took(struct http_stream *s, size_t n);
 void stream_sent(struct http_stream *s);
 /* Ends it early. Safe at any time, also twice; the protocol is told unless it already let go. */
 void stream_cut(struct http_stream *s, enum http_close why);
+/* Fields of an answer that only we write (framing), or that would break it (CR, LF, NUL): dropped. */
+bool stream_field_is_ours(struct http_stream *s, const struct http_field *f);
 /* on_close, and the memory goes. */
 void stream_free(struct http_stream *s);
 
@@ -140,6 +142,7 @@ enum conn_due { /* deadlines; one env timer serves them all */
     DUE_IDLE,
     DUE_WRITE,
     DUE_SETTINGS,
+    DUE_REFUSE, /* h2: uploads that were answered early are reset */
     DUE_LINGER,
     DUE_COUNT
 };
@@ -167,11 +170,12 @@ struct conn {
     enum http_close ending; /* 0, or why its streams end when the task runs */
     enum http_protocols allowed;
     unsigned watched;
-    uint32_t n_streams;
+    uint32_t n_streams; /* in `streams` */
+    uint32_t n_over;    /* in `over`; reading rests at streams_max */
     bool abrupt; /* ending: no flush, no lingering */
+    bool cut;    /* an answer broke off: no close_notify, which would make it look whole */
     bool eof;    /* peer closed its side */
     bool secure;
-    bool in_turn; /* conn_turn is running: no need to defer again */
 };
 
 /* What h1 and h2 do for a connection. None of these frees the connection or calls on_close. */
@@ -187,6 +191,7 @@ struct protocol {
     void (*wrote)(struct http_stream *s); /* bytes or the end are there */
     void (*credit)(struct http_stream *s, size_t n);
     void (*cut)(struct http_stream *s); /* the wire's side of stream_cut */
+    void (*forget)(struct http_stream *s); /* its memory goes while the wire still knows it */
     void (*drain)(struct conn *c, bool last); /* GOAWAY, then GOAWAY(last) */
     void (*expired)(struct conn *c, enum conn_due which);
     void (*close)(struct conn *c); /* frees impl */
@@ -199,8 +204,10 @@ void h2_shared_free(struct h2_shared *s);
 void conn_accepted(struct listener *l, struct env_sock *sock);
 /* Runs conn_turn before the loop sleeps. */
 void conn_mark(struct conn *c);
-/* Queues plaintext for the peer (encrypts it); tries the socket at once when nothing waits. */
-void conn_send(struct conn *c, const void *p, size_t n);
+/* Plaintext for the peer, gathered in the server's stage, encrypted and sent at CONN_STAGE_BYTES or
+ * by conn_stage_end. Only between two of those, within one protocol call. */
+void conn_stage(struct conn *c, const void *p, size_t n);
+void conn_stage_end(struct conn *c);
 bool conn_has_room(const struct conn *c); /* the out queue is below its bound */
 /* Ends it in this turn: flushes and lingers, unless abrupt. The first reason wins. */
 void conn_end(struct conn *c, enum http_close why);

@@ -14,7 +14,8 @@ struct decoder;
 struct decoder *decoder_new(enum encoding e); /* GZIP or ZSTD; NULL: no memory */
 void decoder_free(struct decoder *d);
 /* Appends decoded bytes to out. ERR_LIMIT: past out->max or the ratio; ERR_INPUT: not valid. */
-MUST_USE bool decoder_feed(struct decoder *d, const void *p, size_t n, struct buf *out, struct err *e);
+MUST_USE bool decoder_feed(struct decoder *d, const void *p, size_t n, struct buf *out,
+                           struct err *e);
 MUST_USE bool decoder_end(struct decoder *d, struct err *e); /* ERR_INPUT when truncated */
 
 #endif

@@ -1,9 +1,9 @@
-/* h1.c - heads and chunked bodies of HTTP/1.1, strictly.
+/* h1.c - heads of HTTP/1.1, strictly; h1_chunk.c has the bodies.
  *
  * A head is read in two steps. The scan looks at each byte once as it arrives: line ends, controls,
  * bounds; so the cost of a head that drips in is linear. Once the empty line is there, the head is
  * copied and parsed as a whole. Therefore no answer depends on how the bytes were split. */
-#include "base/net/h1.h"
+#include "base/net/h1_impl.h"
 
 /* A leading CRLF that a client sent behind its last body (RFC 9112 section 2.2). */
 #define LEADING_CRLF 2
@@ -12,42 +12,6 @@
 #define LENGTH_DIGITS_MAX 19
 /* As the sum that RFC 9113 section 10.5.1 suggests for a field's cost. */
 #define FIELD_COST 32
-
-static enum h1_result bad(struct h1_fault *f, unsigned status, const char *reason)
-{
-    f->status = status;
-    f->reason = reason;
-    return H1_BAD;
-}
-
-/* tchar of RFC 9110 section 5.6.2. */
-static bool is_tchar(uint8_t c)
-{
-    static const bool token[256] = {
-        ['!'] = true, ['#'] = true, ['$'] = true, ['%'] = true, ['&'] = true, ['\''] = true,
-        ['*'] = true, ['+'] = true, ['-'] = true, ['.'] = true, ['^'] = true, ['_'] = true,
-        ['`'] = true, ['|'] = true, ['~'] = true, ['0' ... '9'] = true, ['a' ... 'z'] = true,
-        ['A' ... 'Z'] = true,
-    };
-
-    return token[c];
-}
-
-static bool is_token(struct str s)
-{
-    for (size_t i = 0; i < s.n; i++) {
-        if (!is_tchar((uint8_t)s.p[i])) {
-            return false;
-        }
-    }
-    return s.n != 0;
-}
-
-/* What may stand inside a field value or reason phrase: visible, space, tab, obs-text. */
-static bool is_text(uint8_t c)
-{
-    return c == '\t' || (c >= 0x20 && c != 0x7f);
-}
 
 /* ---- the scan ---- */
 
@@ -62,7 +26,7 @@ static enum h1_result scan_line_end(struct h1_scan *sc, size_t at, const struct 
         if (!empty) {
             sc->started = true;
         } else if (at > LEADING_CRLF) {
-            return bad(f, 400, "empty lines before the start line");
+            return h1_bad(f, 400, "empty lines before the start line");
         } else {
             return H1_OK;
         }
@@ -72,20 +36,20 @@ static enum h1_result scan_line_end(struct h1_scan *sc, size_t at, const struct 
     } else if (empty) {
         *done = true;
     } else if (sc->lines++ >= lim->header_count_max) {
-        return bad(f, 431, "too many fields");
+        return h1_bad(f, 431, "too many fields");
     }
     return H1_OK;
 }
 
-static enum h1_result scan_bounds(const struct h1_scan *sc, const struct h1_limits *lim, bool request,
-                                  struct h1_fault *f)
+static enum h1_result scan_bounds(const struct h1_scan *sc, const struct h1_limits *lim,
+                                  bool request, struct h1_fault *f)
 {
     if (sc->first == 0) {
         if (sc->at > H1_LINE_MAX + LEADING_CRLF) {
-            return bad(f, request ? 414 : 400, "start line too long");
+            return h1_bad(f, request ? 414 : 400, "start line too long");
         }
     } else if (sc->at - sc->first > (size_t)lim->header_bytes_max + 2) {
-        return bad(f, 431, "fields too large");
+        return h1_bad(f, 431, "fields too large");
     }
     return H1_OK;
 }
@@ -100,10 +64,10 @@ static enum h1_result scan_head(struct h1_scan *sc, struct str in, const struct 
         bool done = false;
 
         if (after_cr != (c == '\n')) {
-            return bad(f, 400, after_cr ? "bare CR" : "bare LF");
+            return h1_bad(f, 400, after_cr ? "bare CR" : "bare LF");
         }
-        if (c != '\r' && c != '\n' && !is_text(c)) {
-            return bad(f, 400, "control character in the head");
+        if (c != '\r' && c != '\n' && !h1_is_text(c)) {
+            return h1_bad(f, 400, "control character in the head");
         }
         if (c == '\n' && scan_line_end(sc, sc->at, lim, &done, f) == H1_BAD) {
             return H1_BAD;
@@ -144,13 +108,13 @@ static void lower(struct str s)
 static enum h1_result parse_field(struct str line, struct http_field *out, struct h1_fault *f)
 {
     if (line.p[0] == ' ' || line.p[0] == '\t') {
-        return bad(f, 400, "folded field line");
+        return h1_bad(f, 400, "folded field line");
     }
     if (!str_cut(line, ':', &out->name, &out->value)) {
-        return bad(f, 400, "field line without a colon");
+        return h1_bad(f, 400, "field line without a colon");
     }
-    if (!is_token(out->name)) {
-        return bad(f, 400, "bad field name");
+    if (!h1_is_token(out->name)) {
+        return h1_bad(f, 400, "bad field name");
     }
     lower(out->name);
     out->value = str_trim(out->value);
@@ -166,7 +130,7 @@ static enum h1_result parse_fields(struct str rest, uint32_t lines, const struct
     out->n = 0;
     out->v = arena_array(a, size_max(lines, 1), sizeof(*out->v));
     if (out->v == NULL) {
-        return bad(f, 431, "no memory left for the head");
+        return h1_bad(f, 431, "no memory left for the head");
     }
     for (uint32_t i = 0; i < lines; i++) {
         struct http_field *field = &out->v[i];
@@ -178,14 +142,15 @@ static enum h1_result parse_fields(struct str rest, uint32_t lines, const struct
         out->n++;
     }
     if (cost > lim->header_bytes_max) {
-        return bad(f, 431, "fields too large");
+        return h1_bad(f, 431, "fields too large");
     }
     return H1_OK;
 }
 
 /* Content-Length: one field, digits only. Lists of equal values are legal to merge (RFC 9112
  * section 6.3) but no honest client sends them. */
-static enum h1_result parse_length(const struct http_fields *fields, int64_t *out, struct h1_fault *f)
+static enum h1_result parse_length(const struct http_fields *fields, int64_t *out,
+                                   struct h1_fault *f)
 {
     struct str value = http_field(fields, STR("content-length"));
     uint32_t n = http_field_count(fields, STR("content-length"));
@@ -196,15 +161,15 @@ static enum h1_result parse_length(const struct http_fields *fields, int64_t *ou
         return H1_OK;
     }
     if (n > 1) {
-        return bad(f, 400, "more than one content-length");
+        return h1_bad(f, 400, "more than one content-length");
     }
     for (size_t i = 0; i < value.n; i++) {
         if (value.p[i] < '0' || value.p[i] > '9') {
-            return bad(f, 400, "bad content-length");
+            return h1_bad(f, 400, "bad content-length");
         }
     }
     if (value.n > LENGTH_DIGITS_MAX || !str_u64(value, &length) || length > INT64_MAX) {
-        return bad(f, 400, "bad content-length");
+        return h1_bad(f, 400, "bad content-length");
     }
     *out = (int64_t)length;
     return H1_OK;
@@ -222,13 +187,13 @@ static enum h1_result parse_coding(const struct http_fields *fields, unsigned mi
         return H1_OK;
     }
     if (http_field_count(fields, STR("content-length")) != 0) {
-        return bad(f, 400, "content-length beside transfer-encoding");
+        return h1_bad(f, 400, "content-length beside transfer-encoding");
     }
     if (minor == 0) {
-        return bad(f, 400, "transfer-encoding in HTTP/1.0");
+        return h1_bad(f, 400, "transfer-encoding in HTTP/1.0");
     }
     if (n > 1) {
-        return bad(f, 400, "more than one transfer-encoding");
+        return h1_bad(f, 400, "more than one transfer-encoding");
     }
     if (str_ieq(value, STR("chunked"))) {
         return H1_OK;
@@ -237,9 +202,9 @@ static enum h1_result parse_coding(const struct http_fields *fields, unsigned mi
     lower(value);
     if (str_ends(value, STR("chunked")) && str_find(value, STR("chunked")) == value.n - 7 &&
         value.n > 7 && (value.p[value.n - 8] == ',' || value.p[value.n - 8] == ' ')) {
-        return bad(f, 501, "transfer-encoding other than chunked");
+        return h1_bad(f, 501, "transfer-encoding other than chunked");
     }
-    return bad(f, 400, "bad transfer-encoding");
+    return h1_bad(f, 400, "bad transfer-encoding");
 }
 
 static bool connection_says(const struct http_fields *fields, struct str word)
@@ -332,11 +297,11 @@ static enum h1_result parse_target(struct str target, struct http_head *head, st
         uint8_t c = (uint8_t)target.p[i];
 
         if (c <= 0x20 || c >= 0x7f || c == '#') {
-            return bad(f, 400, "bad character in the target");
+            return h1_bad(f, 400, "bad character in the target");
         }
     }
     if (target.n == 0 || (target.p[0] != '/' && !target_absolute(target, &head->host, &path))) {
-        return bad(f, 400, "target is neither a path nor an absolute URI");
+        return h1_bad(f, 400, "target is neither a path nor an absolute URI");
     }
     str_cut(path, '?', &head->path, &head->query);
     return H1_OK;
@@ -346,10 +311,10 @@ static enum h1_result parse_version(struct str version, unsigned *minor, struct 
 {
     if (version.n != 8 || !str_starts(version, STR("HTTP/")) || version.p[6] != '.' ||
         version.p[5] < '0' || version.p[5] > '9' || version.p[7] < '0' || version.p[7] > '9') {
-        return bad(f, 400, "bad version");
+        return h1_bad(f, 400, "bad version");
     }
     if (version.p[5] != '1' || version.p[7] > '1') {
-        return bad(f, 505, "neither HTTP/1.1 nor HTTP/1.0");
+        return h1_bad(f, 505, "neither HTTP/1.1 nor HTTP/1.0");
     }
     *minor = (unsigned)(version.p[7] - '0');
     return H1_OK;
@@ -360,13 +325,13 @@ static enum h1_result parse_request_line(struct str line, struct h1_request *r, 
     struct str method, target, version, rest;
 
     if (line.n > H1_LINE_MAX) {
-        return bad(f, 414, "request line too long");
+        return h1_bad(f, 414, "request line too long");
     }
     if (!str_cut(line, ' ', &method, &rest) || !str_cut(rest, ' ', &target, &version)) {
-        return bad(f, 400, "request line needs method, target and version");
+        return h1_bad(f, 400, "request line needs method, target and version");
     }
-    if (!is_token(method) || method.n > METHOD_MAX) {
-        return bad(f, 400, "bad method");
+    if (!h1_is_token(method) || method.n > METHOD_MAX) {
+        return h1_bad(f, 400, "bad method");
     }
     r->head.method_text = method;
     r->head.method = http_method_named(method);
@@ -382,16 +347,16 @@ static enum h1_result parse_host(struct h1_request *r, struct h1_fault *f)
     struct str host = http_field(&r->head.fields, STR("host"));
 
     if (n > 1) {
-        return bad(f, 400, "more than one host");
+        return h1_bad(f, 400, "more than one host");
     }
     if (n == 0) {
-        return r->minor == 0 ? H1_OK : bad(f, 400, "no host");
+        return r->minor == 0 ? H1_OK : h1_bad(f, 400, "no host");
     }
     if (!is_host(host)) {
-        return bad(f, 400, "bad host");
+        return h1_bad(f, 400, "bad host");
     }
     if (r->head.host.n != 0 && !str_ieq(r->head.host, host)) {
-        return bad(f, 400, "host differs from the target's");
+        return h1_bad(f, 400, "host differs from the target's");
     }
     r->head.host = host;
     return H1_OK;
@@ -411,7 +376,7 @@ static enum h1_result parse_request_framing(struct h1_request *r, struct h1_faul
     r->keep_alive = r->minor == 1 && !connection_says(&r->head.fields, STR("close"));
     if (expect.p != NULL && r->minor == 1) {
         if (!str_ieq(expect, STR("100-continue"))) {
-            return bad(f, 417, "unknown expectation");
+            return h1_bad(f, 417, "unknown expectation");
         }
         r->head.expect_continue = r->head.body;
     }
@@ -440,7 +405,7 @@ enum h1_result h1_parse_request(struct h1_scan *scan, struct str in, const struc
     memset(out, 0, sizeof(*out));
     out->bytes = scan->at;
     if (!copy_head(scan, in, a, &rest)) {
-        return bad(fault, 431, "no memory left for the head");
+        return h1_bad(fault, 431, "no memory left for the head");
     }
     if (parse_request_line(next_line(&rest), out, fault) == H1_BAD ||
         parse_fields(rest, scan->lines, lim, a, &out->head.fields, fault) == H1_BAD ||
@@ -459,19 +424,19 @@ static enum h1_result parse_status_line(struct str line, struct h1_response *r, 
     unsigned status = 0;
 
     if (line.n < 12 || line.p[8] != ' ' || (line.n > 12 && line.p[12] != ' ')) {
-        return bad(f, 400, "bad status line");
+        return h1_bad(f, 400, "bad status line");
     }
     if (parse_version(str_of(line.p, 8), minor, f) == H1_BAD) {
         return H1_BAD;
     }
     for (int i = 9; i < 12; i++) {
         if (line.p[i] < '0' || line.p[i] > '9') {
-            return bad(f, 400, "bad status");
+            return h1_bad(f, 400, "bad status");
         }
         status = status * 10 + (unsigned)(line.p[i] - '0');
     }
     if (status < 100 || status > 599 || status == 101) {
-        return bad(f, 400, "bad status");
+        return h1_bad(f, 400, "bad status");
     }
     r->status = status;
     return H1_OK;
@@ -491,8 +456,8 @@ static enum h1_result parse_response_framing(struct h1_response *r, unsigned min
                  : chunked                ? H1_CHUNKED
                  : r->content_length >= 0 ? H1_LENGTH
                                           : H1_CLOSE;
-    r->keep_alive = minor == 1 && r->framing != H1_CLOSE &&
-                    !connection_says(&r->fields, STR("close"));
+    r->keep_alive =
+        minor == 1 && r->framing != H1_CLOSE && !connection_says(&r->fields, STR("close"));
     return H1_OK;
 }
 
@@ -512,224 +477,11 @@ enum h1_result h1_parse_response(struct h1_scan *scan, struct str in, const stru
     memset(out, 0, sizeof(*out));
     out->bytes = scan->at;
     if (!copy_head(scan, in, a, &rest)) {
-        return bad(fault, 431, "no memory left for the head");
+        return h1_bad(fault, 431, "no memory left for the head");
     }
     if (parse_status_line(next_line(&rest), out, &minor, fault) == H1_BAD ||
         parse_fields(rest, scan->lines, lim, a, &out->fields, fault) == H1_BAD) {
         return H1_BAD;
     }
     return parse_response_framing(out, minor, asked, fault);
-}
-
-/* ---- chunked bodies ---- */
-
-/* 15 digits hold 2^60 - 1; more would be a way to pad or to overflow. */
-#define CHUNK_DIGITS_MAX 15
-/* Extensions are dropped, so they only cost us: one line's, and one body's (as CVE-2023-39326). */
-#define EXTENSION_LINE_MAX 1024
-#define EXTENSION_BYTES_MAX 16384
-
-enum chunk_state {
-    CHUNK_SIZE = 1,     /* hex digits */
-    CHUNK_EXTENSION,    /* behind ';' */
-    CHUNK_SIZE_LF,      /* CR seen */
-    CHUNK_DATA,         /* `left` bytes */
-    CHUNK_DATA_CR,
-    CHUNK_DATA_LF,
-    CHUNK_TRAILER,      /* a trailer line, or the empty line, begins */
-    CHUNK_TRAILER_NAME,
-    CHUNK_TRAILER_VALUE,
-    CHUNK_TRAILER_LF,
-    CHUNK_END_LF,       /* CR of the empty line seen */
-    CHUNK_DONE,
-};
-
-void h1_chunked_init(struct h1_chunked *d, const struct h1_limits *lim)
-{
-    *d = (struct h1_chunked){.state = CHUNK_SIZE, .limits = *lim};
-}
-
-static int hex_digit(uint8_t c)
-{
-    if (c >= '0' && c <= '9') {
-        return c - '0';
-    }
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-static enum h1_result chunk_size_byte(struct h1_chunked *d, uint8_t c, struct h1_fault *f)
-{
-    int digit = hex_digit(c);
-
-    if (digit >= 0) {
-        d->left = d->left * 16 + (unsigned)digit;
-        return ++d->line_bytes <= CHUNK_DIGITS_MAX ? H1_MORE : bad(f, 400, "chunk size too long");
-    }
-    if (d->line_bytes == 0) {
-        return bad(f, 400, "chunk without a size");
-    }
-    if (c != '\r' && c != ';') {
-        return bad(f, 400, "bad chunk size");
-    }
-    d->line_bytes = 0;
-    d->state = c == ';' ? CHUNK_EXTENSION : CHUNK_SIZE_LF;
-    return H1_MORE;
-}
-
-static enum h1_result chunk_extension_byte(struct h1_chunked *d, uint8_t c, struct h1_fault *f)
-{
-    if (c == '\r') {
-        d->state = CHUNK_SIZE_LF;
-        return H1_MORE;
-    }
-    if (!is_text(c)) {
-        return bad(f, 400, "control character in a chunk extension");
-    }
-    d->line_bytes++;
-    d->extension_bytes++;
-    if (d->line_bytes > EXTENSION_LINE_MAX || d->extension_bytes > EXTENSION_BYTES_MAX) {
-        return bad(f, 400, "chunk extensions too large");
-    }
-    return H1_MORE;
-}
-
-/* The name is complete. Framing must not change behind the body. */
-static enum h1_result chunk_trailer_named(struct h1_chunked *d, struct h1_fault *f)
-{
-    struct str name = str_of(d->name, d->name_n);
-
-    if (name.n == 0) {
-        return bad(f, 400, "bad trailer name");
-    }
-    if (str_ieq(name, STR("content-length")) || str_ieq(name, STR("transfer-encoding")) ||
-        str_ieq(name, STR("host"))) {
-        return bad(f, 400, "framing field in the trailers");
-    }
-    d->state = CHUNK_TRAILER_VALUE;
-    return H1_MORE;
-}
-
-static enum h1_result chunk_trailer_byte(struct h1_chunked *d, uint8_t c, struct h1_fault *f)
-{
-    if (++d->trailer_bytes > d->limits.header_bytes_max) {
-        return bad(f, 431, "trailers too large");
-    }
-    if (d->state == CHUNK_TRAILER_VALUE) {
-        if (c == '\r') {
-            d->state = CHUNK_TRAILER_LF;
-        } else if (!is_text(c)) {
-            return bad(f, 400, "control character in a trailer");
-        }
-        return H1_MORE;
-    }
-    if (c == ':') {
-        return chunk_trailer_named(d, f);
-    }
-    if (!is_tchar(c)) {
-        return bad(f, 400, "bad trailer name");
-    }
-    if (d->name_n < sizeof(d->name)) {
-        d->name[d->name_n++] = (char)c;
-    }
-    return H1_MORE;
-}
-
-static enum h1_result chunk_trailer_start(struct h1_chunked *d, uint8_t c, struct h1_fault *f)
-{
-    if (c == '\r') {
-        d->state = CHUNK_END_LF;
-        return H1_MORE;
-    }
-    if (d->trailers++ >= d->limits.header_count_max) {
-        return bad(f, 431, "too many trailers");
-    }
-    d->name_n = 0;
-    d->state = CHUNK_TRAILER_NAME;
-    return chunk_trailer_byte(d, c, f);
-}
-
-/* A byte that the framing fixes. */
-static enum h1_result chunk_expect(struct h1_chunked *d, uint8_t c, uint8_t wanted,
-                                   enum chunk_state next, struct h1_fault *f)
-{
-    if (c != wanted) {
-        return bad(f, 400, wanted == '\n' ? "bare CR in the chunks" : "chunk longer than its size");
-    }
-    d->state = (uint8_t)next;
-    return next == CHUNK_DONE ? H1_OK : H1_MORE;
-}
-
-/* Every state but DATA. H1_OK: that was the last byte of the body. */
-static enum h1_result chunk_byte(struct h1_chunked *d, uint8_t c, struct h1_fault *f)
-{
-    switch ((enum chunk_state)d->state) {
-    case CHUNK_SIZE:
-        return chunk_size_byte(d, c, f);
-    case CHUNK_EXTENSION:
-        return chunk_extension_byte(d, c, f);
-    case CHUNK_SIZE_LF:
-        d->line_bytes = 0;
-        return chunk_expect(d, c, '\n', d->left != 0 ? CHUNK_DATA : CHUNK_TRAILER, f);
-    case CHUNK_DATA_CR:
-        return chunk_expect(d, c, '\r', CHUNK_DATA_LF, f);
-    case CHUNK_DATA_LF:
-        return chunk_expect(d, c, '\n', CHUNK_SIZE, f);
-    case CHUNK_TRAILER:
-        return chunk_trailer_start(d, c, f);
-    case CHUNK_TRAILER_NAME:
-    case CHUNK_TRAILER_VALUE:
-        return chunk_trailer_byte(d, c, f);
-    case CHUNK_TRAILER_LF:
-        return chunk_expect(d, c, '\n', CHUNK_TRAILER, f);
-    case CHUNK_END_LF:
-        return chunk_expect(d, c, '\n', CHUNK_DONE, f);
-    case CHUNK_DATA:
-    case CHUNK_DONE:
-        break;
-    }
-    CHECK(!"a chunk state without bytes of its own");
-    return H1_BAD;
-}
-
-enum h1_result h1_chunked_next(struct h1_chunked *d, struct str in, size_t *used, struct str *data,
-                               struct h1_fault *fault)
-{
-    *used = 0;
-    *data = str_of(in.p, 0);
-    CHECK(d->state != CHUNK_DONE);
-    while (*used < in.n) {
-        enum h1_result got;
-
-        if (d->state == CHUNK_DATA) {
-            *data = str_of(in.p + *used, (size_t)u64_min(d->left, in.n - *used));
-            *used += data->n;
-            d->left -= data->n;
-            if (d->left == 0) {
-                d->state = CHUNK_DATA_CR;
-            }
-            return H1_MORE;
-        }
-        got = chunk_byte(d, (uint8_t)in.p[(*used)++], fault);
-        if (got != H1_MORE) {
-            return got;
-        }
-    }
-    return H1_MORE;
-}
-
-size_t h1_chunk_head(size_t data_bytes, char out[H1_CHUNK_HEAD_MAX])
-{
-    static const char digits[] = "0123456789abcdef";
-    char text[16];
-    size_t at = sizeof(text), n;
-
-    do {
-        text[--at] = digits[data_bytes % 16];
-        data_bytes /= 16;
-    } while (data_bytes != 0);
-    n = sizeof(text) - at;
-    memcpy(out, text + at, n);
-    memcpy(out + n, "\r\n", 2);
-    return n + 2;
 }

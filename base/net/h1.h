@@ -75,13 +75,13 @@ enum h1_result h1_parse_response(struct h1_scan *scan, struct str in, const stru
 
 /* A chunked body being decoded. Extensions and trailers are checked, bounded and dropped. */
 struct h1_chunked {
-    uint64_t left;       /* data bytes of this chunk still to come */
-    uint32_t line_bytes; /* of the size line, extension or trailer being read */
+    uint64_t left;            /* data bytes of this chunk still to come */
+    uint32_t line_bytes;      /* of the size line, extension or trailer being read */
     uint32_t extension_bytes; /* of the whole body */
     uint32_t trailer_bytes, trailers;
     uint8_t state;
-    uint8_t name_n;   /* bytes of `name` in use */
-    char name[18];    /* start of a trailer's name: framing fields are refused there */
+    uint8_t name_n; /* bytes of `name` in use */
+    char name[18];  /* start of a trailer's name: framing fields are refused there */
     struct h1_limits limits;
 };
 

@@ -25,9 +25,9 @@ uint32_t http_field_count(const struct http_fields *f, struct str name)
 }
 
 static const struct str method_names[] = {
-    [HTTP_GET] = {"GET", 3},       [HTTP_HEAD] = {"HEAD", 4},       [HTTP_POST] = {"POST", 4},
-    [HTTP_PUT] = {"PUT", 3},       [HTTP_DELETE] = {"DELETE", 6},   [HTTP_OPTIONS] = {"OPTIONS", 7},
-    [HTTP_PATCH] = {"PATCH", 5},   [HTTP_OTHER] = {"OTHER", 5},
+    [HTTP_GET] = {"GET", 3},     [HTTP_HEAD] = {"HEAD", 4},     [HTTP_POST] = {"POST", 4},
+    [HTTP_PUT] = {"PUT", 3},     [HTTP_DELETE] = {"DELETE", 6}, [HTTP_OPTIONS] = {"OPTIONS", 7},
+    [HTTP_PATCH] = {"PATCH", 5}, [HTTP_OTHER] = {"OTHER", 5},
 };
 
 struct str http_method_name(enum http_method m)

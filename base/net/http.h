@@ -19,7 +19,16 @@ struct http_fields {
 struct str http_field(const struct http_fields *f, struct str name);
 uint32_t http_field_count(const struct http_fields *f, struct str name);
 
-enum http_method { HTTP_GET = 1, HTTP_HEAD, HTTP_POST, HTTP_PUT, HTTP_DELETE, HTTP_OPTIONS, HTTP_PATCH, HTTP_OTHER };
+enum http_method {
+    HTTP_GET = 1,
+    HTTP_HEAD,
+    HTTP_POST,
+    HTTP_PUT,
+    HTTP_DELETE,
+    HTTP_OPTIONS,
+    HTTP_PATCH,
+    HTTP_OTHER
+};
 struct str http_method_name(enum http_method m);
 /* HTTP_OTHER when unknown; methods are case-sensitive. */
 enum http_method http_method_named(struct str name);
@@ -28,26 +37,27 @@ enum http_method http_method_named(struct str name);
 struct http_head {
     enum http_method method;
     struct str method_text;
-    struct str path;   /* begins with '/', no query, as sent (not decoded) */
-    struct str query;  /* after '?', may be empty */
-    struct str host;   /* :authority or Host */
+    struct str path;  /* begins with '/', no query, as sent (not decoded) */
+    struct str query; /* after '?', may be empty */
+    struct str host;  /* :authority or Host */
     struct http_fields fields;
     int64_t content_length; /* -1: none given */
     bool body;              /* a body follows (maybe empty) */
     bool expect_continue;
     bool h2;
-    bool secure;            /* came over TLS */
+    bool secure; /* came over TLS */
 };
 
 /* Bounds of a server; each argued in reference order in configs/gateway.yaml. */
 struct http_limits {
-    uint32_t header_bytes_max;   /* sum of name + value + 32; 32 KiB */
-    uint32_t header_count_max;   /* fields, cookie crumbs and trailers included; 100 */
-    uint32_t streams_max;        /* concurrent h2 streams of a connection; 128 */
-    uint32_t connections_max;    /* of this server (one loop); accepts stop above */
-    uint32_t resets_burst;       /* RST_STREAM by peer, or by us for its fault; bucket; 200 */
-    uint32_t resets_per_s;       /* refill; 20 */
-    uint32_t control_burst;      /* PING, SETTINGS, PRIORITY, empty DATA, unknown, WINDOW_UPDATE; 10,000 */
+    uint32_t header_bytes_max; /* sum of name + value + 32; 32 KiB */
+    uint32_t header_count_max; /* fields, cookie crumbs and trailers included; 100 */
+    uint32_t streams_max;      /* concurrent h2 streams of a connection; 128 */
+    uint32_t connections_max;  /* of this server (one loop); accepts stop above */
+    uint32_t resets_burst;     /* RST_STREAM by peer, or by us for its fault; bucket; 200 */
+    uint32_t resets_per_s;     /* refill; 20 */
+    uint32_t
+        control_burst; /* PING, SETTINGS, PRIORITY, empty DATA, unknown, WINDOW_UPDATE; 10,000 */
     uint32_t control_per_s;      /* 2,000 */
     uint32_t write_buffer_max;   /* of a connection: reading stops above; 256 KiB */
     uint32_t stream_buffer_high; /* of a stream: on_drain comes again below half; 64 KiB */
@@ -56,9 +66,10 @@ struct http_limits {
     uint64_t handshake_us;       /* TLS + preface; 10 s */
     uint64_t header_us;          /* first byte to whole head; 10 s */
     uint64_t body_stall_us;      /* no body byte while one is due; 30 s */
-    uint64_t write_stall_us;     /* no byte accepted by the peer (socket or window) while we wait; 60 s */
-    uint64_t idle_us;            /* connection without a stream; 180 s */
-    uint64_t settings_ack_us;    /* 10 s */
+    uint64_t
+        write_stall_us; /* no byte accepted by the peer (socket or window) while we wait; 60 s */
+    uint64_t idle_us;   /* connection without a stream; 180 s */
+    uint64_t settings_ack_us; /* 10 s */
 };
 extern const struct http_limits http_limits_default;
 

@@ -260,7 +260,8 @@ static void resolve_finish(struct resolve_job *job)
         if (job->addr.len != 0) {
             dns->done(dns, &job->addr, &e);
         } else {
-            err_set(&e, ERR_UNAVAILABLE, "cannot resolve \"%s\": %s", job->host, gai_strerror(job->failure));
+            err_set(&e, ERR_UNAVAILABLE, "cannot resolve \"%s\": %s", job->host,
+                    gai_strerror(job->failure));
             dns->done(dns, NULL, &e);
         }
     }

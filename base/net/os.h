@@ -16,7 +16,8 @@ void resolver_free(struct resolver *r); /* after every os_env that names it */
 struct env *os_env_new(struct resolver *r, struct err *e);
 void os_env_free(struct env *e); /* sockets and timers must be closed before */
 void os_run(struct env *e);      /* until os_stop */
-/* One turn: waits at most max_wait_us (0: polls), then runs what is ready. For step-function threads. */
+/* One turn: waits at most max_wait_us (0: polls), then runs what is ready. For step-function
+ * threads. */
 void os_turn(struct env *e, uint64_t max_wait_us);
 void os_stop(struct env *e); /* from a callback of this loop; other threads ring a doorbell */
 
@@ -26,6 +27,7 @@ void os_addr_text(const struct env_addr *a, char out[ENV_ADDR_TEXT_MAX]);
 bool os_addr_is_loopback(const struct env_addr *a);
 /* SIGTERM/SIGINT become calls on this loop (signalfd); blocks them in the calling thread: call
  * before other threads start. */
-MUST_USE bool os_on_signals(struct env *e, void (*got)(void *ctx, int signo), void *ctx, struct err *err);
+MUST_USE bool os_on_signals(struct env *e, void (*got)(void *ctx, int signo), void *ctx,
+                            struct err *err);
 
 #endif

@@ -274,7 +274,8 @@ static int names_read(struct names *names, DIR *folder)
     }
 }
 
-int os_dir_list(struct env *e, const char *path, void (*each)(void *ctx, const char *name), void *ctx)
+int os_dir_list(struct env *e, const char *path, void (*each)(void *ctx, const char *name),
+                void *ctx)
 {
     struct names names = {0};
     DIR *folder = opendir(path);

@@ -33,7 +33,7 @@ struct os_env {
     struct env env; /* first */
     int epoll_fd;
     bool stopped;
-    uint64_t now_us; /* as of the start of this turn */
+    uint64_t now_us;         /* as of the start of this turn */
     struct env_timer **heap; /* owned; [1 .. timers], a binary heap by due_us; slot = index */
     uint32_t timers;
     uint32_t heap_cap;
@@ -41,11 +41,11 @@ struct os_env {
     struct list dead;    /* sources to free when the turn ends */
     struct list starved; /* listeners that found no descriptor */
     struct env_timer starved_timer;
-    struct resolver *resolver;   /* borrowed; NULL: numeric addresses only */
+    struct resolver *resolver; /* borrowed; NULL: numeric addresses only */
     struct resolve_inbox inbox;
-    struct list answered;        /* look-ups that needed no thread */
+    struct list answered; /* look-ups that needed no thread */
     struct env_task answered_task;
-    struct os_source signals;    /* fd -1: not asked for */
+    struct os_source signals; /* fd -1: not asked for */
     void (*got_signal)(void *ctx, int signo);
     void *signal_ctx;
 };
@@ -61,7 +61,8 @@ void os_source_unregister(struct os_env *o, struct os_source *s);
 void os_source_close(struct os_env *o, struct os_source *s);
 
 /* os_sock.c */
-struct env_sock *os_sock_listen(struct env *e, const struct env_addr *a, bool reuse_port, struct err *err);
+struct env_sock *os_sock_listen(struct env *e, const struct env_addr *a, bool reuse_port,
+                                struct err *err);
 struct env_sock *os_sock_accept(struct env *e, struct env_sock *listener, struct env_addr *peer);
 struct env_sock *os_sock_connect(struct env *e, const struct env_addr *a, struct err *err);
 ssize_t os_sock_read(struct env *e, struct env_sock *s, void *p, size_t n);
@@ -88,6 +89,7 @@ int os_file_rename(struct env *e, const char *from, const char *to);
 int os_file_unlink(struct env *e, const char *path);
 int os_dir_make(struct env *e, const char *path);
 int os_dir_sync(struct env *e, const char *path);
-int os_dir_list(struct env *e, const char *path, void (*each)(void *ctx, const char *name), void *ctx);
+int os_dir_list(struct env *e, const char *path, void (*each)(void *ctx, const char *name),
+                void *ctx);
 
 #endif

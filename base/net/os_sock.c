@@ -1,4 +1,5 @@
-/* os_sock.c - stream sockets and addresses of the real env: non-blocking, close-on-exec, NODELAY. */
+/* os_sock.c - stream sockets and addresses of the real env: non-blocking, close-on-exec, NODELAY.
+ */
 #include "base/net/os_impl.h"
 
 #include <arpa/inet.h>
@@ -69,7 +70,8 @@ static socklen_t sock_address(const struct env_addr *a, struct sockaddr_storage 
     return (socklen_t)a->len;
 }
 
-struct env_sock *os_sock_listen(struct env *e, const struct env_addr *a, bool reuse_port, struct err *err)
+struct env_sock *os_sock_listen(struct env *e, const struct env_addr *a, bool reuse_port,
+                                struct err *err)
 {
     char text[ENV_ADDR_TEXT_MAX];
     struct sockaddr_storage addr;
@@ -134,7 +136,8 @@ struct env_sock *os_sock_accept(struct env *e, struct env_sock *listener, struct
     for (int i = 0; i < ACCEPT_TRIES_MAX && !listener->starved; i++) {
         struct sockaddr_storage addr;
         socklen_t len = sizeof(addr);
-        int fd = accept4(listener->source.fd, (struct sockaddr *)&addr, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = accept4(listener->source.fd, (struct sockaddr *)&addr, &len,
+                         SOCK_NONBLOCK | SOCK_CLOEXEC);
 
         if (fd >= 0) {
             if (peer != NULL) {
@@ -241,7 +244,8 @@ bool os_sock_local_addr(struct env *e, struct env_sock *s, struct env_addr *out)
     socklen_t len = sizeof(addr);
 
     (void)e;
-    if (getsockname(s->source.fd, (struct sockaddr *)&addr, &len) != 0 || len > sizeof(out->bytes)) {
+    if (getsockname(s->source.fd, (struct sockaddr *)&addr, &len) != 0 ||
+        len > sizeof(out->bytes)) {
         return false;
     }
     memcpy(out->bytes, &addr, len);
@@ -286,16 +290,19 @@ bool os_addr_parse(struct str s, struct env_addr *out, struct err *e)
         colon--;
     }
     if (colon == 0) {
-        return err_set(e, ERR_INPUT, "address \"" STR_FMT "\" has no port; write host:port", STR_ARG(s));
+        return err_set(e, ERR_INPUT, "address \"" STR_FMT "\" has no port; write host:port",
+                       STR_ARG(s));
     }
     host = str_of(s.p, colon - 1);
     if (!str_u64(str_of(s.p + colon, s.n - colon), &port) || port > UINT16_MAX) {
-        return err_set(e, ERR_INPUT, "address \"" STR_FMT "\": the port must be 0 to 65535", STR_ARG(s));
+        return err_set(e, ERR_INPUT, "address \"" STR_FMT "\": the port must be 0 to 65535",
+                       STR_ARG(s));
     }
     /* A bare IPv6 address is ambiguous about its last group. */
     if ((memchr(host.p, ':', host.n) != NULL && host.p[0] != '[') ||
         !os_addr_numeric(host, (uint16_t)port, out)) {
-        return err_set(e, ERR_INPUT, "address \"" STR_FMT "\": the host must be numeric, like 127.0.0.1 or [::1]",
+        return err_set(e, ERR_INPUT,
+                       "address \"" STR_FMT "\": the host must be numeric, like 127.0.0.1 or [::1]",
                        STR_ARG(s));
     }
     return true;

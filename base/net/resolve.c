@@ -9,10 +9,10 @@
 
 struct resolver {
     pthread_t thread;
-    pthread_mutex_t lock;  /* guards all below, and every inbox */
+    pthread_mutex_t lock; /* guards all below, and every inbox */
     pthread_cond_t filled;
-    struct list queue;     /* jobs waiting */
-    uint32_t queued;       /* length of queue, <= RESOLVE_QUEUE_MAX */
+    struct list queue;           /* jobs waiting */
+    uint32_t queued;             /* length of queue, <= RESOLVE_QUEUE_MAX */
     struct resolve_job *running; /* the job that the thread works on; NULL: idle */
     bool stopping;
 };
@@ -20,7 +20,8 @@ struct resolver {
 /* Asks the system. The first address is the one RFC 6724 prefers. Blocks. */
 static void resolve_ask(struct resolve_job *job)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
     struct addrinfo *found = NULL;
     char port[8];
 
@@ -140,7 +141,8 @@ void resolver_forget(struct resolver *r, struct resolve_inbox *inbox)
     struct list *n;
 
     pthread_mutex_lock(&r->lock);
-    LIST_EACH_SAFE (it, tmp, &r->queue) {
+    LIST_EACH_SAFE(it, tmp, &r->queue)
+    {
         struct resolve_job *job = CONTAINER_OF(it, struct resolve_job, node);
 
         if (job->inbox == inbox) {

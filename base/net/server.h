@@ -19,7 +19,7 @@ struct http_stream;
 
 enum http_close {
     HTTP_CLOSE_DONE = 1,   /* the answer was ended by us and handed to the socket whole */
-    HTTP_CLOSE_PEER,       /* client gone: reset, connection closed or lost */
+    HTTP_CLOSE_PEER,       /* client gone: reset, connection closed (half-closed too) or lost */
     HTTP_CLOSE_LIMIT,      /* a limit or timer of http_limits */
     HTTP_CLOSE_ABORT,      /* the application's http_stream_abort */
     HTTP_CLOSE_SHUTDOWN,   /* the server was freed */
@@ -41,7 +41,8 @@ struct http_app {
 /* app and limits are copied; env, log borrowed. */
 struct http_server *http_server_new(struct env *env, struct log *log, const struct http_app *app,
                                     const struct http_limits *limits);
-void http_server_free(struct http_server *s); /* closes everything; on_close for each stream */
+/* Closes everything; on_close for each stream. Not from a callback other than drained. */
+void http_server_free(struct http_server *s);
 
 enum http_protocols { HTTP_H1 = 1, HTTP_H2 = 2, HTTP_H1_H2 = 3 };
 /* Takes the socket (owned from now). tls NULL: clear; then a connection that begins with the h2
@@ -72,9 +73,11 @@ void http_stream_continue(struct http_stream *s); /* 100 Continue, once, if expe
 void http_stream_respond(struct http_stream *s, unsigned status, const struct http_field *fields,
                          size_t n_fields, int64_t length);
 void http_stream_write(struct http_stream *s, const void *p, size_t n); /* copied */
-size_t http_stream_buffered(const struct http_stream *s); /* answer bytes not yet handed to the socket */
-/* Ends the answer. If the request body is not complete, the rest is refused cleanly: h2
- * RST_STREAM(NO_ERROR) with connection credit kept up, h1 lingering close. */
+/* Answer bytes in the stream's own buffer: not yet in the connection's (write_buffer_max of all its
+ * streams), and so not handed to the socket. */
+size_t http_stream_buffered(const struct http_stream *s);
+/* Ends the answer. If the request body is not complete, the rest is refused cleanly: h2 discards it
+ * for a second with all credit kept up, then RST_STREAM(NO_ERROR); h1 lingering close. */
 void http_stream_end(struct http_stream *s);
 /* No clean end: h2 RST_STREAM(INTERNAL_ERROR), h1 close without the last chunk. on_close(ABORT) follows
  * before the loop sleeps. */

@@ -17,8 +17,8 @@ struct sse_reader {
 
 void sse_init(struct sse_reader *r, size_t event_bytes_max);
 void sse_fini(struct sse_reader *r);
-/* Calls each for every complete event with data. false: an event passed the bound (fatal), or each
- * returned false (stop). */
+/* Calls each for every complete event with data; event is "" when the stream gave no name. false:
+ * an event passed the bound (fatal), or each returned false (stop). */
 MUST_USE bool sse_feed(struct sse_reader *r, const void *p, size_t n,
                        bool (*each)(void *ctx, const char *event, struct str data), void *ctx);
 /* true when nothing half-read is left. */

@@ -4,6 +4,7 @@
  * GCRA with a burst of one minute's limit; budgets are calendar counters {spent, held} of the UTC
  * month in nano-USD, rounded up per event. All scopes (tenant, then key) and dimensions are one
  * all-or-nothing step under one short lock per tenant; a refusal writes nothing.
+ * A hold belongs to the month it was taken in, also when it ends in the next.
  * Invariant 1 (no overshoot: spent + held <= limit, settled <= held) is guarded by
  * tests/unit/test_quota and tests/sim. Threads: any loop may call anything. Time is an argument.
  *   spent + bound fits but other holds are in the way: QUOTA_BUSY, 429, retry 1 s
@@ -13,6 +14,7 @@
 #define GATEWAY_ADMIT_QUOTA_H
 
 #include "base/env.h"
+#include "ledger/entry.h"
 #include "ledger/snapshot.h"
 
 #define QUOTA_TENANTS_MAX 65536
@@ -44,7 +46,8 @@ struct quota_hold {
     int32_t tenant_id, key_id;
     int32_t period;          /* YYYYMM it was taken in */
     int64_t held_nusd;       /* what both budgets carry for us */
-    int64_t in_tokens, out_tokens; /* taken from the rate buckets */
+    int64_t in_tokens, out_tokens; /* what it may use */
+    int64_t taken[2][2];     /* private: of those, what left a rate bucket [tenant, key][input, output] */
     bool active;
     struct quota_verdict verdict;  /* of the last reserve or extend */
     void (*on_answer)(struct quota_hold *); /* set by the owner before reserve/extend */
@@ -55,9 +58,20 @@ struct quota;
 struct quota *quota_new(void);
 void quota_free(struct quota *q);
 
-/* What was spent before us. Called at start for every scope; adds (so call once each). */
+int32_t quota_period(uint64_t wall_us); /* YYYYMM of the UTC month */
+
+/* What one scope had spent before us. Called at start for every scope; adds (so call once each).
+ * key_id 0: the tenant itself. period: YYYYMM; CHECKed. */
 void quota_seed(struct quota *q, int32_t tenant_id, int32_t key_id, int32_t period, int64_t spent_nusd);
-/* Suspense: counted like spent until cleared (orphans whose count is unknown). */
+/* What one attempt of an older life cost, or what it held while nobody can say (suspense): adds to
+ * the tenant and to the key, in the month of occurred_us. */
+void quota_seed_charge(struct quota *q, int32_t tenant_id, int32_t key_id, uint64_t occurred_us, int64_t nusd);
+/* The same for a row that Postgres had not when the seeds were read. */
+void quota_seed_row(struct quota *q, const struct entry *row);
+
+/* The most output tokens that one hold may ask for (its scopes' tightest output limit); INT64_MAX:
+ * no limit. Who did not ask for a number of tokens should not be refused for our first guess. */
+int64_t quota_output_max(const struct snap_tenant *t, const struct snap_key *k);
 
 /* Limits come with each call from the caller's snapshot, so a change is seen by the next request. */
 void quota_reserve(struct quota *q, struct env *env, struct quota_hold *h, const struct snap_tenant *t,
@@ -67,10 +81,10 @@ void quota_extend(struct quota *q, struct env *env, struct quota_hold *h, const 
                   const struct snap_key *k, int64_t out_tokens, int64_t nusd);
 /* Before on_answer comes: the owner goes away. Voids a hold that was granted. */
 void quota_drop(struct quota *q, struct quota_hold *h, uint64_t now_us);
-/* Gives back what is now known not to be needed: new totals <= old ones. */
+/* Gives back what is now known not to be needed. New totals; a larger one than the old changes nothing. */
 void quota_trim(struct quota *q, struct quota_hold *h, int64_t in_tokens, int64_t nusd, uint64_t now_us);
-/* Turns the hold into a charge; actual <= held is CHECKed (the caller clamps the bill). Unused tokens
- * go back to the rate buckets (never before now). A second call does nothing. */
+/* Turns the hold into a charge; nusd <= held_nusd is CHECKed (the caller clamps the bill). Unused
+ * tokens go back to the rate buckets (never before now). A second call does nothing. */
 void quota_settle(struct quota *q, struct quota_hold *h, int64_t nusd, int64_t in_tokens, int64_t out_tokens, uint64_t now_us);
 void quota_void(struct quota *q, struct quota_hold *h, uint64_t now_us); /* settle with zero; requests/min stays counted */
 

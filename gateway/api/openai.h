@@ -18,12 +18,14 @@ struct openai_request {
     struct str model;         /* as the client wrote it */
     struct str prompt;        /* completions, a string (a list of one string counts as it) */
     bool stream, include_usage;
-    int64_t max_tokens;       /* what the client asked (max_completion_tokens wins); -1: absent */
+    int64_t max_tokens;       /* what the client asked (max_completion_tokens wins); -1: absent, but
+                               * completions have a default of 16 */
     enum tier tier;           /* asked: auto, default, scale, fast -> standard; unknown -> 400 */
     const char *tier_echo;    /* service_tier to echo; NULL when the field was absent */
     struct str cache_key;     /* prompt_cache_key or {NULL,0} */
     struct str user;
-    uint64_t text_bytes;      /* bytes of all strings that reach the prompt (tools included) */
+    uint64_t text_bytes;      /* at least the bytes of all text that reaches the prompt: tools, calls and
+                               * non-text parts as an engine's template may show their JSON */
     uint32_t messages;
     uint32_t images;          /* non-text parts */
 };
@@ -31,12 +33,16 @@ struct openai_request {
 /* Checks as reference/api.md 1.1 and 2.3: messages present, non-empty, roles known, content shapes,
  * ranges of temperature, top_p, penalties, top_logprobs (0..20; completions logprobs 0..5), stop
  * (<= 4), n (only 1 here: else 400 unsupported_parameter), max_tokens >= 1 (0 allowed nowhere),
- * seed an int64, stream a boolean, user a string... null counts as absent. false: e is set. */
+ * seed an int64, stream a boolean, user a string... null counts as absent. false: e is set.
+ * The tree under root is repaired where engines differ (role developer becomes system, tools of
+ * other types than function are dropped), so prefix and engine body walk one and the same. */
 MUST_USE bool openai_parse(struct arena *a, enum endpoint ep, struct str body, struct openai_request *out,
                            struct api_error *e);
-/* The body for the engine: model replaced, stream as asked, max tokens made explicit (both names
+/* The body for the engine: model replaced, stream as asked (always for ENGINE_TOLLGATE: its answers
+ * are gathered from a stream), max tokens made explicit (both names
  * folded into max_tokens), usage always asked for in streams; store, metadata, user, service_tier,
- * prompt_cache_key and its kin, safety_identifier and other ledger-only fields are left out. */
+ * prompt_cache_key and its kin, safety_identifier and other ledger-only fields are left out, and so
+ * are the fields with which a client could act on the engine itself (openai_body.c lists them). */
 void openai_engine_body(const struct openai_request *r, enum engine_kind kind, struct str engine_model,
                         int64_t max_tokens, struct buf *out);
 

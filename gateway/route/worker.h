@@ -8,6 +8,7 @@
 #ifndef GATEWAY_ROUTE_WORKER_H
 #define GATEWAY_ROUTE_WORKER_H
 
+#include "base/log.h"
 #include "base/net/client.h"
 #include "cache/whohas.h"
 #include "gateway/route/route.h"

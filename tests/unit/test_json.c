@@ -13,6 +13,21 @@
 
 #define ARENA_BYTES (256u << 20)
 
+/* mem_resize fails once this many calls went well; below zero it never fails (--wrap). */
+static int resizes_left = -1;
+
+void *__real_mem_resize(void *p, size_t bytes);
+void *__wrap_mem_resize(void *p, size_t bytes);
+
+void *__wrap_mem_resize(void *p, size_t bytes)
+{
+    if (resizes_left == 0) {
+        return NULL;
+    }
+    resizes_left -= resizes_left > 0;
+    return __real_mem_resize(p, bytes);
+}
+
 struct world {
     struct arena arena;
     struct buf out;
@@ -702,6 +717,58 @@ static void json_write_that_does_not_fit_fails_the_buffer(void **state)
     world_fini(&w);
 }
 
+/* Parsed with an arena of `max` bytes: complete, or refused for want of memory. */
+static bool parses_within(struct str text, size_t max)
+{
+    struct world w;
+    bool ok;
+
+    world_init(&w);
+    w.arena.max = max;
+    ok = parse(&w, text, &json_limits_api) != NULL;
+    if (!ok) {
+        assert_int_equal(w.err.code, ERR_NO_MEMORY);
+    }
+    world_fini(&w);
+    return ok;
+}
+
+static void json_every_allocation_may_fail(void **state)
+{
+    struct str text = STR("[{\"a\":\"\\n\",\"b\":{},\"c\":[[1]],\"d\":2,\"e\":3,\"f\":4,\"g\":5,"
+                          "\"h\":6,\"i\":7,\"j\":8,\"k\":9,\"l\":10,\"m\":11}]");
+    struct world w;
+    struct json *v;
+    size_t used;
+
+    (void)state;
+    world_init(&w);
+    assert_non_null(parse(&w, text, &json_limits_api));
+    used = w.arena.used;
+    world_fini(&w);
+    assert_true(parses_within(text, used));
+    for (size_t max = 0; max < used; max += 8) {
+        assert_false(parses_within(text, max));
+    }
+
+    world_init(&w);
+    v = parse(&w, text, &json_limits_api);
+    for (resizes_left = 0; resizes_left < 16; resizes_left++) {
+        int left = resizes_left;
+        struct buf b;
+
+        buf_init(&b, 4096);
+        json_write(&b, v, JSON_ORDER_SORTED);
+        assert_true(b.failed || str_eq(buf_view(&b), text));
+        assert_true(left > 0 || b.failed);
+        assert_true(left < 15 || !b.failed);
+        resizes_left = left;
+        buf_fini(&b);
+    }
+    resizes_left = -1;
+    world_fini(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -717,6 +784,7 @@ int main(void)
         cmocka_unit_test(json_random_documents_come_back_equal),
         cmocka_unit_test(json_refuses_every_prefix_of_a_document),
         cmocka_unit_test(json_mutations_never_crash_and_stay_canonical),
+        cmocka_unit_test(json_every_allocation_may_fail),
         cmocka_unit_test(json_numbers_read_as_integers_when_they_are),
         cmocka_unit_test(json_members_are_found_and_types_respected),
         cmocka_unit_test(json_write_sorts_keys_bytewise_at_every_level),

@@ -84,9 +84,9 @@ static void every_golden_vector_holds(void **state)
     (void)state;
     golden_open(&g, "prefix_vectors.jsonl");
     while ((row = golden_next(&g)) != NULL) {
-        struct prefix_key k = prefix_key_derive(golden_str(row, "secret"), golden_str(row, "salt"),
-                                                golden_str(row, "model"),
-                                                golden_str(row, "adapter"));
+        struct prefix_key k =
+            prefix_key_derive(golden_str(row, "secret"), golden_str(row, "salt"),
+                              golden_str(row, "model"), golden_str(row, "adapter"));
         struct json *request = json_get(row, STR("request"));
         char hex[33], *made = NULL;
         struct prefix p;

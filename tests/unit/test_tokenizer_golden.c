@@ -1,6 +1,8 @@
-/* test_tokenizer_golden - the real vocabulary gives, id for id, what two other implementations give.
+/* test_tokenizer_golden - the real vocabulary gives, id for id, what two other implementations
+ * give.
  *
- * Needs the GGUF file named by TOLLGATE_MODEL_FILE (default: ~/.cache/tollgate); skips without it. */
+ * Needs the GGUF file named by TOLLGATE_MODEL_FILE (default: ~/.cache/tollgate); skips without it.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -96,7 +98,8 @@ static void print_ids(const char *what, const struct token *got, int64_t n)
     print_error("\n");
 }
 
-static bool decodes_to(const struct tokenizer *t, const struct token *got, int64_t n, struct str text)
+static bool decodes_to(const struct tokenizer *t, const struct token *got, int64_t n,
+                       struct str text)
 {
     size_t at = 0;
 
@@ -176,9 +179,9 @@ static void where_the_references_differ_either_reading_is_given(void **state)
     golden_open(&g, "tokenizer_disagreements.jsonl");
     while ((row = golden_next(&g)) != NULL) {
         bool special = json_get(row, STR("parse_special"))->type == JSON_TRUE;
-        int64_t n = tokenizer_encode(w->t, golden_str(row, "text"),
-                                     special ? TOKENIZER_PARSE_SPECIAL : TOKENIZER_PLAIN, out,
-                                     TEXT_MAX);
+        int64_t n =
+            tokenizer_encode(w->t, golden_str(row, "text"),
+                             special ? TOKENIZER_PARSE_SPECIAL : TOKENIZER_PLAIN, out, TEXT_MAX);
 
         if (!ids_are(out, n, json_get(row, STR("ids_hf"))) &&
             !ids_are(out, n, json_get(row, STR("ids_llamacpp")))) {

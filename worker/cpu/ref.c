@@ -13,6 +13,7 @@
 
 #define BLOCK_TOKENS 32u
 #define LANES 16u
+#define ROWS_AT_ONCE 16u /* of a matrix, dequantised and then multiplied with every token */
 
 struct ref {
     struct backend base; /* first */
@@ -25,7 +26,7 @@ struct ref {
     float *q, *att;                /* [rows_max][q_size] */
     float *k, *v;                  /* [rows_max][kv_size] */
     float *gate, *up;              /* [rows_max][ff] */
-    float *row;                    /* [widest matrix] one dequantised row */
+    float *wide;                   /* [ROWS_AT_ONCE][widest matrix] dequantised rows */
     float *score;                  /* [context] */
     char text[64];
 };
@@ -52,18 +53,32 @@ static float dot(const float *a, const float *b, uint32_t n)
     return acc[0];
 }
 
+static float bias_at(const struct weight *bias, uint32_t i)
+{
+    float b = 0;
+
+    if (bias != NULL && bias->data != NULL) {
+        memcpy(&b, bias->data + i * sizeof(b), sizeof(b));
+    }
+    return b;
+}
+
 /* out[t][rows] = W in[t] (+ bias) for t < n; in has rows of w->columns, out of w->rows. */
 static void multiply(struct ref *r, const struct weight *w, const struct weight *bias,
                      const float *in, uint32_t n, float *out)
 {
-    for (uint32_t i = 0; i < w->rows; i++) {
-        float b = 0;
-        model_row(w, i, r->row);
-        if (bias != NULL && bias->data != NULL) {
-            memcpy(&b, bias->data + i * sizeof(b), sizeof(b));
+    for (uint32_t first = 0; first < w->rows; first += ROWS_AT_ONCE) {
+        uint32_t count = w->rows - first < ROWS_AT_ONCE ? w->rows - first : ROWS_AT_ONCE;
+        for (uint32_t i = 0; i < count; i++) {
+            model_row(w, first + i, r->wide + (uint64_t)i * w->columns);
         }
         for (uint32_t t = 0; t < n; t++) {
-            out[(uint64_t)t * w->rows + i] = dot(r->row, in + (uint64_t)t * w->columns, w->columns) + b;
+            float *to = out + (uint64_t)t * w->rows + first;
+            for (uint32_t i = 0; i < count; i++) {
+                to[i] = dot(r->wide + (uint64_t)i * w->columns, in + (uint64_t)t * w->columns,
+                            w->columns) +
+                        bias_at(bias, first + i);
+            }
         }
     }
 }
@@ -293,7 +308,7 @@ static void ref_close(struct backend *base)
 {
     struct ref *r = (struct ref *)base;
     float *const owned[] = {r->kv, r->rope, r->x,    r->h,  r->q,   r->att,
-                            r->k,  r->v,    r->gate, r->up, r->row, r->score};
+                            r->k,  r->v,    r->gate, r->up, r->wide, r->score};
 
     for (size_t i = 0; i < ARRAY_LEN(owned); i++) {
         mem_free(owned[i]);
@@ -319,10 +334,10 @@ static bool allocate(struct ref *r)
             return false;
         }
     }
-    r->row = mem_try(widest, sizeof(float));
+    r->wide = mem_try(widest, ROWS_AT_ONCE * sizeof(float));
     r->score = mem_try(m->context, sizeof(float));
     r->rope = mem_try(m->context, (size_t)m->head_dim * sizeof(float));
-    return r->row != NULL && r->score != NULL && r->rope != NULL;
+    return r->wide != NULL && r->score != NULL && r->rope != NULL;
 }
 
 struct backend *backend_ref_open(const struct model *m, const struct backend_options *o,

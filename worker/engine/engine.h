@@ -71,8 +71,11 @@ void engine_free(struct engine *g);
 /* false: the waiting queue is full (serve answers 503). Validates lengths: too long -> END REFUSED. */
 MUST_USE bool engine_submit(struct engine *g, struct engine_request *r);
 void engine_abort(struct engine *g, uint64_t ticket); /* END ABORTED follows, unless it ended */
-/* One step; emits through `emit`. Returns false when there is nothing to do. now_us for stats only. */
-bool engine_step(struct engine *g, uint64_t now_us, void (*emit)(void *ctx, const struct engine_event *), void *ctx);
+/* One step; emits through `emit` (engine_abort may be called from there). Returns true while
+ * requests are left. */
+bool engine_step(struct engine *g, void (*emit)(void *ctx, const struct engine_event *), void *ctx);
 void engine_stats(const struct engine *g, struct engine_stats *out);
+/* For tests: blocks_check after each step. */
+const struct blocks *engine_blocks(const struct engine *g);
 
 #endif

@@ -95,9 +95,11 @@ static void block_q8_0(const uint8_t *p, float *out)
     }
 }
 
-/* Scale and minimum j (0..7) of a Q4_K block: 6 bits each, packed in 12 bytes. */
-static void q4_k_scale(const uint8_t *s, unsigned j, unsigned *scale, unsigned *min)
+/* Eight scales and eight minima of 6 bits are packed in the 12 bytes after d and dmin. */
+void quant_q4_k_scale(const void *block, unsigned j, unsigned *scale, unsigned *min)
 {
+    const uint8_t *s = (const uint8_t *)block + 4;
+
     if (j < 4) {
         *scale = s[j] & 63u;
         *min = s[j + 4] & 63u;
@@ -115,7 +117,7 @@ static void block_q4_k(const uint8_t *p, float *out)
     for (unsigned j = 0; j < 8; j++) {
         const uint8_t *q = p + 16 + 32 * (j / 2);
         unsigned scale, min;
-        q4_k_scale(p + 4, j, &scale, &min);
+        quant_q4_k_scale(p, j, &scale, &min);
         float ds = d * (float)scale, ms = dmin * (float)min;
         for (unsigned i = 0; i < 32; i++) {
             unsigned v = j % 2 == 0 ? q[i] & 15u : (unsigned)(q[i] >> 4);

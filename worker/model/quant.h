@@ -19,6 +19,10 @@ const char *quant_name(uint32_t type);
 /* One row of n columns (a multiple of quant_block_columns) into float32. */
 void quant_dequantize(uint32_t type, const void *src, float *dst, uint64_t n);
 
+/* Scale and minimum (6 bits each) of the 32 columns j, 0 .. 7, of a Q4_K block:
+ * value = d * scale * q - dmin * min. */
+void quant_q4_k_scale(const void *block, unsigned j, unsigned *scale, unsigned *min);
+
 static inline float quant_f16(uint16_t h)
 {
     _Float16 v;

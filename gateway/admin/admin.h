@@ -1,0 +1,59 @@
+/* admin.h - inside gateway/admin: one call of an operator, and the table of what there is.
+ *
+ * The listener is loopback only and has its own key. Every route stands in admin_routes with who
+ * may call it; a test walks the table and finds none without an entry. */
+#ifndef GATEWAY_ADMIN_ADMIN_H
+#define GATEWAY_ADMIN_ADMIN_H
+
+#include "base/json.h"
+#include "gateway/api/error.h"
+#include "gateway/control.h"
+#include "ledger/config.h"
+
+#define ADMIN_BODY_BYTES_MAX (256u << 10)
+#define ADMIN_ANSWER_BYTES_MAX (16u << 20)
+
+enum admin_role { ADMIN_OPEN = 1, ADMIN_KEY }; /* open: nothing of a tenant in it */
+
+struct admin_call {
+    struct control *c;
+    struct http_stream *stream;  /* NULL: the operator left */
+    const struct admin_route *route;
+    struct buf body;
+    struct arena arena;
+    const struct json *in;       /* body, an object; NULL for GET */
+    struct str query;
+    /* worker add: models are being asked for */
+    struct http_origin *origin;
+    struct http_call *probe;
+    struct buf probed;
+    unsigned probe_status;
+    bool probe_ours;
+    struct env_dns dns;
+    bool resolving, waiting;
+    struct env_task end_task;
+};
+
+struct admin_route {
+    enum http_method method;
+    const char *path;
+    enum admin_role role;
+    /* Appends the answer to out; false with a story. NULL out of the table: answers later itself. */
+    bool (*run)(struct admin_call *a, struct buf *out, struct err *e);
+    bool later;                  /* run starts something; admin_answer comes later */
+    bool changes;                /* the configuration changed: loops get a new world */
+};
+extern const struct admin_route admin_routes[];
+extern const size_t admin_routes_count;
+
+void admin_answer(struct admin_call *a, const struct buf *out, const struct err *e);
+/* A string member of the body; {NULL,0} when absent. */
+struct str admin_text(const struct admin_call *a, const char *name);
+struct str admin_query(struct admin_call *a, const char *name); /* decoded; {NULL,0} when absent */
+MUST_USE bool admin_config(struct admin_call *a, struct config *out, struct err *e);
+/* admin_workers.c */
+bool admin_worker_add(struct admin_call *a, struct buf *out, struct err *e);
+bool admin_worker_list(struct admin_call *a, struct buf *out, struct err *e);
+void admin_worker_add_drop(struct admin_call *a);
+
+#endif

@@ -1,0 +1,239 @@
+/* control_recover.c - the last life's orphans: attempts that were dispatched and never closed.
+ *
+ * Each worker is asked for its own count by event id (which also stops it); without an answer the
+ * row is what PROGRESS said, state unknown, and its hold stays counted (suspense). Runs before the
+ * public listeners open, so that budgets are right from the first request. */
+#include "gateway/control.h"
+
+#include <stdio.h>
+
+#define RECOVER_PARALLEL 32
+#define RECOVER_BODY_MAX 4096
+#define RECOVER_ASK_US 2000000 /* a living worker answers in a millisecond */
+
+struct ask {
+    struct recovery *run;
+    const struct orphan *orphan;
+    struct http_origin *origin;
+    struct http_call *call;
+    struct env_timer timer;
+    struct buf body;
+    unsigned status;
+};
+
+struct recovery {
+    struct control *c;
+    struct recovered *rec;
+    void (*done)(struct control *);
+    size_t next, running, measured, unknown;
+    struct ask ask[RECOVER_PARALLEL];
+    struct env_task pump;
+};
+
+static const struct price *price_by_id(const struct snapshot *s, int32_t price_id)
+{
+    for (uint32_t i = 0; i < s->n_prices; i++) {
+        if (s->prices[i].price_id == price_id) {
+            return &s->prices[i];
+        }
+    }
+    return NULL;
+}
+
+static int32_t clamp32(int64_t v, int64_t max)
+{
+    return (int32_t)(v < 0 ? 0 : v > max ? max : v);
+}
+
+static void write_close(struct recovery *run, const struct orphan *o, int64_t prompt, int64_t cached, int64_t output, bool known)
+{
+    static const struct price unpriced = {0};
+    struct control *c = run->c;
+    const struct price *p = price_by_id(c->world->snap, o->open.r.open.price_id);
+    struct record rec = {.type = RECORD_CLOSE};
+    int64_t in_max = o->open.r.open.prompt_bound, out_max = o->open.r.open.output_bound;
+    enum usage_state state = known ? USAGE_MEASURED : USAGE_UNKNOWN;
+
+    if (o->open.r.type == 0) {
+        in_max = out_max = INT32_MAX;
+    }
+    if (p == NULL) {
+        p = &unpriced;
+    }
+    if (output == 0) {
+        prompt = cached = 0; /* nothing was produced: it costs nothing */
+    }
+    (void)out_max; /* extends are not in OPEN: PROGRESS and the worker know better than the first hold */
+    recover_entry(o, clamp32(prompt, in_max), clamp32(cached, in_max), clamp32(output, INT32_MAX), state, p, &rec.close);
+    if (journal_put(c->port, &rec) == 0) {
+        log_event(c->gw->log, LOG_ERROR, env_wall_us(c->env), "recover_ring_full", "an orphan's row waits for the next start");
+        return;
+    }
+    /* What it cost is spent; what nobody can say stays held as if it were. */
+    quota_seed(c->gw->quota, o->open.r.open.tenant_id, o->open.r.open.key_id, 0,
+               known ? money_nusd_ceil(money_of(rec.close.cost_pusd)) : o->open.r.open.hold_nusd);
+    run->measured += known;
+    run->unknown += !known;
+}
+
+static void pump(struct env_task *t);
+
+static void ask_end(struct ask *a, bool known, int64_t prompt, int64_t cached, int64_t output)
+{
+    struct recovery *run = a->run;
+    const struct orphan *o = a->orphan;
+
+    env_timer_disarm(run->c->env, &a->timer);
+    buf_fini(&a->body);
+    a->orphan = NULL;
+    a->call = NULL;
+    run->running--;
+    if (known) {
+        write_close(run, o, prompt, cached, output, true);
+    } else {
+        write_close(run, o, o->prompt < 0 ? 0 : o->prompt, o->cached < 0 ? 0 : o->cached, o->output < 0 ? 0 : o->output, false);
+    }
+    env_defer(run->c->env, &run->pump);
+}
+
+static void ask_head(void *user, unsigned status, const struct http_fields *f)
+{
+    (void)f;
+    ((struct ask *)user)->status = status;
+}
+
+static void ask_body(void *user, const void *p, size_t n)
+{
+    buf_append(&((struct ask *)user)->body, p, n);
+}
+
+static void ask_done(void *user)
+{
+    struct ask *a = user;
+    struct arena arena;
+    struct err e = {.code = ERR_NONE};
+    struct json *root = NULL;
+    int64_t v[3] = {0};
+    bool known;
+
+    a->call = NULL;
+    arena_init(&arena, 64 << 10);
+    if (a->status == 200) {
+        root = json_parse(&arena, buf_view(&a->body), &json_limits_api, &e);
+    }
+    known = root != NULL && json_i64(json_get(root, STR("prompt")), &v[0]) && json_i64(json_get(root, STR("cached")), &v[1]) &&
+            json_i64(json_get(root, STR("completion")), &v[2]);
+    arena_fini(&arena);
+    ask_end(a, known, v[0], v[1], v[2]);
+}
+
+static void ask_fail(void *user, enum http_fail why, bool sent)
+{
+    struct ask *a = user;
+
+    (void)why;
+    (void)sent;
+    a->call = NULL;
+    ask_end(a, false, 0, 0, 0);
+}
+
+static void ask_timeout(struct env_timer *t)
+{
+    struct ask *a = CONTAINER_OF(t, struct ask, timer);
+
+    http_call_cancel(a->call);
+    ask_end(a, false, 0, 0, 0);
+}
+
+static const struct world_worker *worker_of(const struct world *w, int32_t worker_id)
+{
+    for (unsigned i = 0; i < w->n_workers; i++) {
+        if (w->worker[i].w->worker_id == worker_id) {
+            return &w->worker[i];
+        }
+    }
+    return NULL;
+}
+
+static void ask_start(struct ask *a, struct recovery *run, const struct orphan *o)
+{
+    static const struct http_call_events events = {ask_head, ask_body, ask_done, ask_fail};
+    struct control *c = run->c;
+    const struct world_worker *ww = worker_of(c->world, o->dispatch.r.dispatch.worker_id);
+    char auth[512], target[16 + UUID_TEXT_BYTES], id[UUID_TEXT_BYTES + 1];
+    struct http_origin_options oo;
+    struct http_field f;
+    struct http_call_request req;
+
+    a->run = run;
+    a->orphan = o;
+    a->status = 0;
+    a->call = NULL;
+    buf_init(&a->body, RECOVER_BODY_MAX);
+    run->running++;
+    if (ww == NULL || ww->w->engine != ENGINE_TOLLGATE) {
+        ask_end(a, false, 0, 0, 0);
+        return;
+    }
+    oo = (struct http_origin_options){.addr = ww->w->addr, .host = str_c(ww->w->host), .connections_max = 1, .connect_us = RECOVER_ASK_US};
+    a->origin = http_origin_new(c->client, &oo);
+    uuid_text(o->dispatch.r.dispatch.event, id);
+    snprintf(target, sizeof(target), "/abort/%s", id);
+    snprintf(auth, sizeof(auth), "Bearer " STR_FMT, STR_ARG(c->gw->secrets.worker_key));
+    f = (struct http_field){STR("authorization"), str_c(auth)};
+    req = (struct http_call_request){.method = HTTP_POST, .target = str_c(target), .fields = &f, .n_fields = 1};
+    a->timer.fire = ask_timeout;
+    env_timer_arm(c->env, &a->timer, env_now_us(c->env) + RECOVER_ASK_US);
+    a->call = http_call_start(a->origin, &req, &events, a);
+    hash_wipe(auth, sizeof(auth));
+}
+
+static void recovery_end(struct recovery *run)
+{
+    struct control *c = run->c;
+    void (*done)(struct control *) = run->done;
+
+    for (unsigned i = 0; i < RECOVER_PARALLEL; i++) {
+        if (run->ask[i].origin != NULL) {
+            http_origin_close(run->ask[i].origin);
+        }
+    }
+    if (run->rec->n_orphans + run->rec->voids > 0) {
+        log_event(c->gw->log, LOG_INFO, env_wall_us(c->env), "recovered", "%zu attempts were open: %zu measured by their worker, %zu unknown; %zu requests void",
+                  run->rec->n_orphans, run->measured, run->unknown, run->rec->voids);
+    }
+    mem_free(run);
+    done(c);
+}
+
+static void pump(struct env_task *t)
+{
+    struct recovery *run = CONTAINER_OF(t, struct recovery, pump);
+
+    for (unsigned i = 0; i < RECOVER_PARALLEL && run->next < run->rec->n_orphans; i++) {
+        struct ask *a = &run->ask[i];
+
+        if (a->orphan != NULL) {
+            continue;
+        }
+        if (a->origin != NULL) {
+            http_origin_close(a->origin);
+            a->origin = NULL;
+        }
+        ask_start(a, run, &run->rec->orphans[run->next++]);
+    }
+    if (run->running == 0 && run->next >= run->rec->n_orphans && !run->pump.queued) {
+        recovery_end(run);
+    }
+}
+
+void control_recover(struct control *c, struct recovered *rec, void (*done)(struct control *))
+{
+    struct recovery *run = mem_new(sizeof(*run));
+
+    run->c = c;
+    run->rec = rec;
+    run->done = done;
+    run->pump.run = pump;
+    env_defer(c->env, &run->pump);
+}

@@ -1,0 +1,82 @@
+/* usage_whole.c - an engine's whole answer: read, checked to be one, its calls repaired. */
+#include "gateway/route/usage_impl.h"
+
+static uint64_t text_bytes(const struct json *object, struct str key)
+{
+    const struct json *v = json_get(object, key);
+
+    return usage_is_text(v) ? v->text.n : 0;
+}
+
+static uint64_t message_bytes(const struct json *message)
+{
+    const struct json *calls = json_get(message, STR("tool_calls"));
+    uint64_t n = text_bytes(message, STR("content")) + text_bytes(message, STR("refusal")) +
+                 size_max(text_bytes(message, STR("reasoning_content")),
+                          text_bytes(message, STR("reasoning")));
+
+    for (const struct json *c = calls != NULL ? calls->child : NULL; c != NULL; c = c->next) {
+        n += text_bytes(json_get(c, STR("function")), STR("name")) +
+             text_bytes(json_get(c, STR("function")), STR("arguments"));
+    }
+    return n;
+}
+
+static bool read_message(struct usage_calls *calls, struct arena *a, const struct json *choice,
+                         struct usage_whole *out)
+{
+    const struct json *message = json_get(choice, STR("message"));
+    struct json *list = json_get(message, STR("tool_calls"));
+
+    if (message == NULL || message->type != JSON_OBJECT) {
+        return false;
+    }
+    if (list != NULL && list->type == JSON_ARRAY && list->count > 0) {
+        if (!usage_repair_whole(calls, a, list)) {
+            return false;
+        }
+        if (out->finish == FINISH_STOP) {
+            out->finish = FINISH_TOOL_CALLS;
+        }
+    }
+    out->text_bytes = message_bytes(message);
+    return true;
+}
+
+static bool read_answer(struct usage_calls *calls, struct arena *a, enum endpoint ep,
+                        const struct json *root, struct usage_whole *out)
+{
+    const struct json *choice = usage_choice(root);
+
+    if (choice == NULL || choice->type != JSON_OBJECT) {
+        return false;
+    }
+    out->choice = choice;
+    if (!usage_read_finish(json_get(choice, STR("finish_reason")), &out->finish) ||
+        out->finish == FINISH_NONE) {
+        return false;
+    }
+    if (ep == ENDPOINT_CHAT) {
+        return read_message(calls, a, choice, out);
+    }
+    out->text_bytes = text_bytes(choice, STR("text"));
+    return usage_is_text(json_get(choice, STR("text")));
+}
+
+bool usage_read_whole(struct usage_calls *calls, struct arena *a, enum endpoint ep,
+                      struct str body, struct usage_whole *out, struct api_error *e)
+{
+    const struct json *root = usage_parse(a, body);
+
+    *out = (struct usage_whole){0};
+    if (root != NULL && usage_is_error(root)) {
+        usage_read_inband(root, e);
+        return false;
+    }
+    if (root == NULL || !read_answer(calls, a, ep, root, out)) {
+        api_error_upstream(e);
+        return false;
+    }
+    usage_read_count(json_get(root, STR("usage")), &out->usage);
+    return true;
+}

@@ -1,0 +1,534 @@
+/* ship_pg.c - a batch into Postgres, in one transaction:
+ *
+ *   BEGIN; the cursor's row, locked; COPY usage_event; add to usage_15m; cursor; COMMIT
+ *
+ * Two faults heal here: a day without a partition is made, and rows that are in the table already
+ * (an attempt closed twice) are left out and said. Everything else is the caller's next try. */
+#include "ledger/ship_impl.h"
+
+#include "base/map.h"
+#include "ledger/ship_rollup.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#define COPY_PIECE_BYTES 65536
+#define COPY_ROW_BYTES_MAX 768
+/* Seconds from 1970 to 2000, where Postgres' binary timestamps begin. */
+#define PG_EPOCH_US 946684800000000LL
+#define DAY_US 86400000000ULL
+#define REASON_LATE 1 /* sql: reason_code */
+#define COMMIT_TRIES 3 /* as it is; with partitions; without duplicates */
+#define CLOSED_MAX 100000
+
+struct ship_pg {
+    char *conninfo; /* owned */
+    struct log *log;
+    struct env *env;
+    struct pg *pg; /* NULL: not connected */
+    struct booked *booked; /* [SHIP_ROWS_MAX] */
+};
+
+struct ship_pg *ship_pg_new(struct str conninfo, struct log *log, struct env *env)
+{
+    struct ship_pg *s = mem_new(sizeof(*s));
+
+    s->conninfo = mem_new(conninfo.n + 1);
+    if (conninfo.n > 0) {
+        memcpy(s->conninfo, conninfo.p, conninfo.n);
+    }
+    s->log = log;
+    s->env = env;
+    s->booked = mem_new(SHIP_ROWS_MAX * sizeof(*s->booked));
+    return s;
+}
+
+void ship_pg_free(struct ship_pg *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    pg_close(s->pg);
+    mem_free(s->conninfo);
+    mem_free(s->booked);
+    mem_free(s);
+}
+
+static bool connect(struct ship_pg *s, struct err *e)
+{
+    if (s->pg != NULL && pg_is_broken(s->pg)) {
+        pg_close(s->pg);
+        s->pg = NULL;
+    }
+    if (s->pg == NULL) {
+        s->pg = pg_open(str_c(s->conninfo), "tollgate-shipper", e);
+    }
+    return s->pg != NULL;
+}
+
+static bool cursor_get(void *ctx, int32_t gateway_id, int32_t epoch, int64_t *last_seq,
+                       struct err *e)
+{
+    struct ship_pg *s = ctx;
+    char sql[160];
+    struct pg_rows *r;
+
+    *last_seq = 0;
+    if (!connect(s, e)) {
+        return false;
+    }
+    (void)snprintf(sql, sizeof(sql),
+                   "SELECT last_seq FROM ingest_cursor WHERE gateway_id = %d AND gw_epoch = %d",
+                   gateway_id, epoch);
+    r = pg_query(s->pg, sql, NULL, 0, e);
+    if (r == NULL) {
+        return false;
+    }
+    if (pg_row_count(r) > 0) {
+        *last_seq = pg_i64(r, 0, 0);
+    }
+    pg_rows_free(r);
+    return true;
+}
+
+/* ---- which month ---- */
+
+static int32_t period_of(uint64_t us)
+{
+    time_t t = (time_t)(us / 1000000);
+    struct tm tm;
+
+    CHECK(gmtime_r(&t, &tm) != NULL);
+    return (tm.tm_year + 1900) * 100 + tm.tm_mon + 1;
+}
+
+static void book_late(struct booked *b, const struct pg_rows *closed, int32_t now_period)
+{
+    int i;
+    int64_t tenant;
+
+    for (i = 0; i < pg_row_count(closed); i++) {
+        tenant = pg_i64(closed, i, 1);
+        if (pg_i64(closed, i, 0) == b->period && (tenant == 0 || tenant == b->row->tenant_id)) {
+            b->period = now_period;
+            b->kind = KIND_CORRECTION;
+            b->reason_code = REASON_LATE;
+            return;
+        }
+    }
+}
+
+/* A row of a closed month goes into the current one. Only months before the current can be closed,
+ * so the usual batch asks nothing. */
+static bool rows_book(struct ship_pg *s, size_t n, struct err *e)
+{
+    int32_t now_period = period_of(env_wall_us(s->env));
+    int32_t least = INT32_MAX;
+    char sql[160];
+    struct pg_rows *closed;
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        struct booked *b = &s->booked[i];
+
+        b->period = period_of(b->row->occurred_us);
+        b->kind = b->row->kind;
+        b->reason_code = b->row->reason_code;
+        least = b->period < least ? b->period : least;
+    }
+    if (least >= now_period) {
+        return true;
+    }
+    (void)snprintf(sql, sizeof(sql),
+                   "SELECT period, COALESCE(tenant_id, 0) FROM billing_period WHERE state = "
+                   "'closed' AND period >= %d LIMIT %d",
+                   least, CLOSED_MAX);
+    closed = pg_query(s->pg, sql, NULL, 0, e);
+    if (closed == NULL) {
+        return false;
+    }
+    for (i = 0; pg_row_count(closed) > 0 && i < n; i++) {
+        book_late(&s->booked[i], closed, now_period);
+    }
+    pg_rows_free(closed);
+    return true;
+}
+
+/* ---- COPY: the binary format is field count, then length and big-endian bytes of each ---- */
+
+static void put_be16(uint8_t **p, uint16_t v)
+{
+    v = __builtin_bswap16(v);
+    memcpy(*p, &v, 2);
+    *p += 2;
+}
+
+static void put_be32(uint8_t **p, uint32_t v)
+{
+    v = __builtin_bswap32(v);
+    memcpy(*p, &v, 4);
+    *p += 4;
+}
+
+static void field16(uint8_t **p, int16_t v)
+{
+    put_be32(p, 2);
+    put_be16(p, (uint16_t)v);
+}
+
+static void field32(uint8_t **p, int32_t v)
+{
+    put_be32(p, 4);
+    put_be32(p, (uint32_t)v);
+}
+
+static void field64(uint8_t **p, int64_t v)
+{
+    uint64_t be = __builtin_bswap64((uint64_t)v);
+
+    put_be32(p, 8);
+    memcpy(*p, &be, 8);
+    *p += 8;
+}
+
+static void field_null(uint8_t **p)
+{
+    put_be32(p, UINT32_MAX);
+}
+
+static void field_uuid(uint8_t **p, const struct uuid *u)
+{
+    put_be32(p, sizeof(u->b));
+    memcpy(*p, u->b, sizeof(u->b));
+    *p += sizeof(u->b);
+}
+
+#define COPY_COLUMNS                                                                               \
+    "occurred_at, event_id, request_id, corrects_event_id, gw_seq, worker_epoch, worker_seq, "     \
+    "cost_pusd, list_pusd, hold_nusd, gpu_us, batch_id, client_idem_hash, gateway_id, gw_epoch, "  \
+    "period, tenant_id, project_id, key_id, user_id, tagset_id, worker_id, price_id, "             \
+    "tok_in_uncached, tok_in_cached, tok_cw_5m, tok_cw_1h, tok_out, tok_reasoning, "               \
+    "tok_in_cached_predicted, tok_accepted_draft, queue_us, ttft_us, dur_us, batch_line, "         \
+    "attempt, endpoint, model_id, tier_requested, tier_served, kind, usage_state, outcome, "       \
+    "http_status, finish_reason, route_reason, reason_code, degraded"
+#define COPY_FIELDS 48
+
+static void put_wide(uint8_t **p, const struct entry *c)
+{
+    field64(p, (int64_t)c->occurred_us - PG_EPOCH_US);
+    field_uuid(p, &c->event);
+    field_uuid(p, &c->request);
+    if (uuid_is_zero(c->corrects)) {
+        field_null(p);
+    } else {
+        field_uuid(p, &c->corrects);
+    }
+    field64(p, c->gw_seq);
+    field64(p, (int64_t)c->worker_epoch);
+    field64(p, c->worker_seq);
+    field64(p, c->cost_pusd);
+    field64(p, c->list_pusd);
+    field64(p, c->hold_nusd);
+    field64(p, c->gpu_us);
+    if (c->batch_id == 0) {
+        field_null(p);
+    } else {
+        field64(p, c->batch_id);
+    }
+    if (c->client_idem_hash == 0) {
+        field_null(p);
+    } else {
+        field64(p, (int64_t)c->client_idem_hash);
+    }
+}
+
+static void put_words(uint8_t **p, const struct entry *c, int32_t period)
+{
+    field32(p, c->gateway_id);
+    field32(p, c->gw_epoch);
+    field32(p, period);
+    field32(p, c->tenant_id);
+    field32(p, c->project_id);
+    field32(p, c->key_id);
+    field32(p, c->user_id);
+    field32(p, c->tagset_id);
+    field32(p, c->worker_id);
+    field32(p, c->price_id);
+    field32(p, c->tok.in_uncached);
+    field32(p, c->tok.in_cached);
+    field32(p, c->tok.cw_5m);
+    field32(p, c->tok.cw_1h);
+    field32(p, c->tok.out);
+    field32(p, c->tok.reasoning);
+    if (c->cached_predicted == TOKENS_NO_PREDICTION) {
+        field_null(p);
+    } else {
+        field32(p, c->cached_predicted);
+    }
+    field32(p, c->accepted_draft);
+    field32(p, c->queue_us);
+    if (c->ttft_us == 0) {
+        field_null(p);
+    } else {
+        field32(p, c->ttft_us);
+    }
+    field32(p, c->dur_us);
+    if (c->batch_id == 0) {
+        field_null(p);
+    } else {
+        field32(p, c->batch_line);
+    }
+}
+
+static void put_row(uint8_t **p, const struct booked *b)
+{
+    const struct entry *c = b->row;
+
+    put_be16(p, COPY_FIELDS);
+    put_wide(p, c);
+    put_words(p, c, b->period);
+    field16(p, c->attempt);
+    field16(p, c->endpoint);
+    field16(p, c->model_id);
+    field16(p, c->tier_requested);
+    field16(p, c->tier_served);
+    field16(p, b->kind);
+    field16(p, c->usage_state);
+    field16(p, c->outcome);
+    field16(p, c->http_status);
+    field16(p, c->finish);
+    field16(p, c->route_reason);
+    field16(p, b->reason_code);
+    put_be32(p, 1);
+    *(*p)++ = c->degraded;
+}
+
+static bool rows_copy(struct ship_pg *s, size_t n, struct err *e)
+{
+    static const uint8_t head[19] = "PGCOPY\n\377\r\n"; /* then \0, flags 0, extension 0 */
+    uint8_t piece[COPY_PIECE_BYTES];
+    uint8_t *p = piece;
+    size_t i;
+
+    if (!pg_copy_begin(s->pg,
+                       "COPY usage_event (" COPY_COLUMNS ") FROM STDIN (FORMAT binary)", e)) {
+        return false;
+    }
+    memcpy(p, head, sizeof(head));
+    p += sizeof(head);
+    for (i = 0; i < n; i++) {
+        if (s->booked[i].skip) {
+            continue;
+        }
+        put_row(&p, &s->booked[i]);
+        if ((size_t)(p - piece) > sizeof(piece) - COPY_ROW_BYTES_MAX) {
+            if (!pg_copy_data(s->pg, piece, (size_t)(p - piece), e)) {
+                return false;
+            }
+            p = piece;
+        }
+    }
+    put_be16(&p, UINT16_MAX);
+    return pg_copy_data(s->pg, piece, (size_t)(p - piece), e) && pg_copy_end(s->pg, e);
+}
+
+/* ---- the transaction ---- */
+
+/* Several statements in one round trip; the last one's row is the cursor. */
+static bool cursor_lock(struct ship_pg *s, int32_t gateway_id, int32_t epoch, int64_t expected,
+                        struct err *e)
+{
+    char sql[400];
+    struct pg_rows *r;
+    int64_t at;
+
+    (void)snprintf(sql, sizeof(sql),
+                   "BEGIN; INSERT INTO ingest_cursor (gateway_id, gw_epoch, last_seq) VALUES (%d, "
+                   "%d, 0) ON CONFLICT DO NOTHING; SELECT last_seq FROM ingest_cursor WHERE "
+                   "gateway_id = %d AND gw_epoch = %d FOR UPDATE",
+                   gateway_id, epoch, gateway_id, epoch);
+    r = pg_query(s->pg, sql, NULL, -1, e);
+    if (r == NULL) {
+        return false;
+    }
+    at = pg_i64(r, 0, 0);
+    pg_rows_free(r);
+    return at == expected ||
+           err_set(e, ERR_CONFLICT,
+                   "the cursor of gateway %d, epoch %d is at %lld, not %lld: does another process "
+                   "use this gateway id?",
+                   gateway_id, epoch, (long long)at, (long long)expected);
+}
+
+static bool cursor_move(struct ship_pg *s, int32_t gateway_id, int32_t epoch, int64_t to,
+                        struct err *e)
+{
+    char sql[240];
+
+    (void)snprintf(sql, sizeof(sql),
+                   "UPDATE ingest_cursor SET last_seq = %lld, changed_at = now() WHERE gateway_id "
+                   "= %d AND gw_epoch = %d; COMMIT",
+                   (long long)to, gateway_id, epoch);
+    return pg_exec(s->pg, sql, NULL, -1, e);
+}
+
+static bool transaction(struct ship_pg *s, int32_t gateway_id, int32_t epoch, int64_t last_seq,
+                        size_t n, struct err *e)
+{
+    bool ok = cursor_lock(s, gateway_id, epoch, last_seq, e) && rows_book(s, n, e) &&
+              rows_copy(s, n, e) && ship_rollup(s->pg, gateway_id, s->booked, n, e) &&
+              cursor_move(s, gateway_id, epoch, last_seq + (int64_t)n, e);
+
+    if (!ok) {
+        pg_rollback(s->pg);
+    }
+    return ok;
+}
+
+/* ---- what heals ---- */
+
+static void day_text(uint64_t us, char out[16])
+{
+    time_t t = (time_t)(us / 1000000);
+    struct tm tm;
+
+    CHECK(gmtime_r(&t, &tm) != NULL);
+    CHECK(strftime(out, 16, "%Y-%m-%d", &tm) > 0);
+}
+
+static bool partitions_make(struct ship_pg *s, size_t n, struct err *e)
+{
+    uint64_t first = UINT64_MAX;
+    uint64_t last = 0;
+    char a[16];
+    char b[16];
+    struct str params[2];
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        first = u64_min(first, s->booked[i].row->occurred_us);
+        last = u64_max(last, s->booked[i].row->occurred_us);
+    }
+    day_text(first, a);
+    day_text(last, b);
+    params[0] = str_c(a);
+    params[1] = str_c(b);
+    log_event(s->log, LOG_WARN, env_wall_us(s->env), "ship_partitions",
+              "no partition for %s to %s: making it", a, b);
+    return pg_exec(s->pg, "SELECT tollgate_make_partitions($1::date, $2::date)", params, 2, e);
+}
+
+static void skip_event(struct map *by_event, struct str hex, size_t *n)
+{
+    struct uuid u;
+    struct booked *b;
+
+    CHECK(uuid_parse(hex, &u));
+    b = map_get(by_event, str_of(u.b, sizeof(u.b)));
+    if (b != NULL && !b->skip) {
+        b->skip = true;
+        (*n)++;
+    }
+}
+
+/* Marks rows whose event is in the table, or earlier in the batch. */
+static bool duplicates_skip(struct ship_pg *s, size_t n, struct err *e)
+{
+    struct map by_event;
+    struct buf events;
+    struct buf days;
+    struct str params[2];
+    struct pg_rows *r;
+    char text[UUID_TEXT_BYTES + 1];
+    size_t skipped = 0;
+    size_t i;
+
+    map_init(&by_event, 0, SHIP_ROWS_MAX);
+    buf_init(&events, (size_t)SHIP_ROWS_MAX * 40);
+    buf_init(&days, (size_t)SHIP_ROWS_MAX * 40);
+    for (i = 0; i < n; i++) {
+        struct booked *b = &s->booked[i];
+        struct str key = str_of(b->row->event.b, sizeof(b->row->event.b));
+
+        uuid_text(b->row->event, text);
+        buf_printf(&events, "%s%s", i == 0 ? "{" : ",", text);
+        buf_printf(&days, "%s%llu", i == 0 ? "{" : ",", (unsigned long long)b->row->occurred_us);
+        if (map_get(&by_event, key) != NULL) {
+            b->skip = true;
+            skipped++;
+        } else {
+            CHECK(map_put(&by_event, key, b));
+        }
+    }
+    buf_c(&events, "}");
+    buf_c(&days, "}");
+    params[0] = buf_view(&days);
+    params[1] = buf_view(&events);
+    r = pg_query(s->pg,
+                 "SELECT u.event_id FROM unnest($1::bigint[], $2::uuid[]) AS d(us, id) JOIN "
+                 "usage_event u ON u.occurred_at = timestamptz 'epoch' + d.us * interval '1 "
+                 "microsecond' AND u.event_id = d.id",
+                 params, 2, e);
+    for (i = 0; r != NULL && i < (size_t)pg_row_count(r); i++) {
+        skip_event(&by_event, pg_value(r, (int)i, 0), &skipped);
+    }
+    if (r != NULL) {
+        log_event(s->log, LOG_ERROR, env_wall_us(s->env), "ship_duplicates",
+                  "%zu rows were in usage_event already and are not booked again", skipped);
+    }
+    pg_rows_free(r);
+    buf_fini(&days);
+    buf_fini(&events);
+    map_fini(&by_event);
+    return r != NULL;
+}
+
+static bool heal(struct ship_pg *s, size_t n, struct err *e)
+{
+    struct err second = {0};
+    bool ok = false;
+
+    if (pg_is_broken(s->pg)) {
+        return false;
+    }
+    if (strstr(e->text, "no partition of relation") != NULL) {
+        ok = partitions_make(s, n, &second);
+    } else if (strcmp(pg_sqlstate(s->pg), "23505") == 0) {
+        ok = duplicates_skip(s, n, &second);
+    } else {
+        return false;
+    }
+    *e = second;
+    return ok;
+}
+
+static bool batch_commit(void *ctx, int32_t gateway_id, int32_t epoch, int64_t last_seq,
+                         const struct entry *rows, size_t n, struct err *e)
+{
+    struct ship_pg *s = ctx;
+    size_t i;
+    int try;
+
+    CHECK(n > 0 && n <= SHIP_ROWS_MAX && rows[0].gw_seq == last_seq + 1);
+    if (!connect(s, e)) {
+        return false;
+    }
+    for (i = 0; i < n; i++) {
+        s->booked[i] = (struct booked){.row = &rows[i]};
+    }
+    for (try = 0; try < COMMIT_TRIES; try++) {
+        if (transaction(s, gateway_id, epoch, last_seq, n, e)) {
+            return true;
+        }
+        if (!heal(s, n, e)) {
+            return false;
+        }
+    }
+    return err_set(e, ERR_CONFLICT, "a batch of gateway %d, epoch %d was refused %d times",
+                   gateway_id, epoch, COMMIT_TRIES);
+}
+
+struct ship_store ship_pg_store(struct ship_pg *s)
+{
+    return (struct ship_store){.ctx = s, .cursor = cursor_get, .commit = batch_commit};
+}

@@ -1,0 +1,20 @@
+/* ship_rollup.h - the 15-minute sums of a batch, as parameters of one upsert. */
+#ifndef LEDGER_SHIP_ROLLUP_H
+#define LEDGER_SHIP_ROLLUP_H
+
+#include "ledger/entry.h"
+#include "ledger/pg.h"
+
+/* One batch row as it is booked: its month and kind may differ from the journal's (late rows). */
+struct booked {
+    const struct entry *row; /* borrowed */
+    int32_t period;          /* YYYYMM */
+    int16_t kind, reason_code;
+    bool skip; /* is in the table already */
+};
+
+/* In the caller's transaction. n at most SHIP_ROWS_MAX. */
+MUST_USE bool ship_rollup(struct pg *p, int32_t gateway_id, const struct booked *b, size_t n,
+                          struct err *e);
+
+#endif

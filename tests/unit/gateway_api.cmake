@@ -1,0 +1,5 @@
+tg_unit(test_api_error LIBS tg_api)
+tg_unit(test_openai_parse LIBS tg_api)
+tg_unit(test_openai_body LIBS tg_api)
+tg_unit(test_openai_render LIBS tg_api)
+tg_unit(test_usage LIBS tg_api)

@@ -1,0 +1,6 @@
+tg_unit(test_os LIBS tg_net)
+tg_unit(test_h1 LIBS tg_net)
+tg_unit(test_client LIBS tg_net)
+tg_unit(test_client_tls LIBS tg_net)
+tg_unit(test_sse LIBS tg_net)
+tg_unit(test_encoding LIBS tg_net)

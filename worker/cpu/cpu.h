@@ -1,0 +1,78 @@
+/* cpu.h - what the cpu backend's files share: its state and one step's work list. */
+#ifndef WORKER_CPU_CPU_H
+#define WORKER_CPU_CPU_H
+
+#include "worker/backend.h"
+#include "worker/cpu/kernels.h"
+#include "worker/cpu/pack.h"
+#include "worker/cpu/pool.h"
+
+#include <stdatomic.h>
+
+#define CPU_ROWS_AT_ONCE 128u    /* activation rows of one kernel call: outputs stay in L1/L2 */
+#define CPU_ATTEND_ROWS 16u      /* rows of one attention unit: shares the widening of a tile */
+#define CPU_ATTEND_QUERIES 48u   /* queries of one unit, unless one row alone has more */
+
+struct cpu_layer {
+    struct packed q, k, v, o, gate, up, down;
+};
+
+/* What one thread owns while a step runs. */
+struct cpu_thread {
+    struct act own;  /* one row of d columns: a step of one row needs no barrier for it */
+    float *row;      /* [d] a normalised row */
+    float *gate, *up;/* [CPU_ROWS_AT_ONCE][32] */
+    float *tail;     /* [CPU_ROWS_AT_ONCE][16] the head's last group when the vocabulary is no multiple */
+    float *attend;   /* kernel_attend_scratch */
+};
+
+/* Heads first .. first + heads - 1 (on one KV head) of `rows` rows of a sequence, from its row `row`. */
+struct cpu_unit {
+    uint32_t sequence, row, rows, head, heads;
+};
+
+struct cpu {
+    struct backend base;   /* first */
+    const struct model *m; /* borrowed */
+    const struct kernels *kernels;
+    struct pool *pool;
+    unsigned threads;
+    uint32_t rows_max;
+    uint32_t q_size, kv_size, qkv_size; /* heads * head_dim, kv_heads * head_dim, q + 2 kv */
+    uint8_t *packed;                    /* one mapping of packed_bytes: all matrices */
+    size_t packed_bytes;
+    struct cpu_layer *layer;            /* [layers] */
+    struct packed head;
+    float *norms;                       /* [2 layers + 1][d]: attn, ffn of each layer; output */
+    float *rope;                        /* [context][head_dim/2][2] */
+    uint16_t *kv;                       /* bf16 pages [block][layer][key value][kv_heads][32 * head_dim] */
+    size_t kv_bytes;
+    uint32_t blocks;
+    float *x;                           /* [rows_max][d] residual stream */
+    float *qkv;                         /* [rows_max][qkv_size]; q becomes the attention's result */
+    struct act act_d, act_q, act_ff;    /* [rows_max] of d, q_size, ff columns */
+    struct cpu_thread *thread;          /* [threads] */
+    uint32_t *row_position, *row_sequence; /* [rows_max] of the step under way */
+    struct cpu_unit *unit;                 /* [rows_max * heads] */
+    uint32_t units;
+    _Atomic uint32_t *next_unit;           /* [layers] units not taken yet */
+    char text[96];
+};
+
+struct cpu_step {
+    struct cpu *c;
+    const struct batch *b;
+    float *logits;
+};
+
+/* Lists rows and attention units of a batch; before cpu_step_run. */
+void cpu_step_plan(struct cpu *c, const struct batch *b);
+/* A pool_work: the whole forward pass. */
+void cpu_step_run(void *step, unsigned id, unsigned width);
+/* One group of 16 rows times `count` activation rows. */
+void cpu_group(const struct cpu *c, const struct packed *p, uint32_t group, const struct act *a,
+               uint32_t first, uint32_t count, float *out, size_t stride, enum gemm_store store);
+/* NULL with a story when this CPU lacks the level. */
+const struct kernels *cpu_level_kernels(enum backend_level level, struct err *e);
+
+#endif

@@ -1,0 +1,89 @@
+/* kernels.h - the arithmetic of the cpu backend, one table of functions a level.
+ *
+ * Every level gives the same bits. The order of all sums, in all levels:
+ *   matrix    per row and token: for blocks of 32 columns ascending, dot = int32 sum of products,
+ *             acc = fma(dot, dw * da, acc), then (four-bit form) acc = fma(m, sa, acc); acc from 0
+ *   norm      16 lanes (lane = column mod 16), fma(x, x, lane) ascending; tree 8, 4, 2, 1
+ *   attention tiles of 32 keys at absolute positions, ascending; scores fma over the head's columns
+ *             ascending; online softmax: lane sums fma(l, correction, p), then + upper 16 keys;
+ *             values fma(p, v, acc) over keys ascending
+ *   exp       Cody-Waite reduction and a degree-6 polynomial in fma, see lanes_body.h */
+#ifndef WORKER_CPU_KERNELS_H
+#define WORKER_CPU_KERNELS_H
+
+#include "base/base.h"
+
+#define KERNEL_LANES 16u
+#define KERNEL_BLOCK 32u       /* columns that share a scale */
+#define KERNEL_TILE 32u        /* keys of one attention tile = tokens of a KV block */
+#define KERNEL_HEAD_DIM_MAX 256u
+
+/* Packed weights: groups of 16 rows, each group the blocks of 32 columns ascending.
+ * Four bits: 4 x 64 bytes; byte 4r + i of vector j holds column 4j + i of row r in the low nibble and
+ *   column 16 + 4j + i in the high one; then 16 fp16 scales d, 16 fp16 minima m: value = q d + m.
+ * Eight bits: 8 x 64 bytes; byte 4r + i of vector j holds 128 + the int8 of column 4j + i of row r;
+ *   then 16 fp16 scales. */
+enum pack_form { PACK_4 = 1, PACK_8 };
+#define PACK_4_BYTES 320u
+#define PACK_8_BYTES 544u
+
+/* Activations in int8 [rows][columns], with per block of 32: scale d, s = d * sum, c = -128 * sum. */
+struct act {
+    int8_t *q;
+    float *d, *s; /* [rows][columns / 32] */
+    int32_t *c;
+    uint32_t columns;
+};
+
+enum gemm_store { GEMM_SET = 1, GEMM_ADD };
+
+/* One group of 16 rows times the activation rows first .. first + count - 1:
+ * out[i * stride + lane] = (or +=) the products, i from 0. */
+struct gemm_call {
+    const uint8_t *group;
+    const struct act *act;
+    uint32_t first, count;
+    float *out;
+    size_t stride;
+    enum gemm_store store;
+};
+
+/* Some query heads of consecutive rows of one sequence against the KV head they share. */
+struct attend_call {
+    const uint16_t *kv;      /* bf16; key page of block b at kv + b * block_stride: [head_dim][32] */
+    size_t block_stride;     /* in elements */
+    size_t value_offset;     /* from a key page to its value page [32][head_dim] */
+    const uint32_t *table;   /* block ids of the sequence */
+    uint32_t first_position; /* of the first row */
+    uint32_t rows, heads;
+    uint32_t head_dim;
+    float scale;
+    float *q; /* row i, head h at q + i * stride + h * head_dim; replaced by the result */
+    size_t stride;
+    float *scratch; /* kernel_attend_scratch floats, one caller at a time */
+};
+
+static inline size_t kernel_attend_scratch(uint32_t queries, uint32_t head_dim)
+{
+    return 2u * KERNEL_TILE * head_dim + (size_t)queries * (head_dim + KERNEL_LANES + KERNEL_LANES);
+}
+
+struct kernels {
+    const char *name;
+    void (*gemm4)(const struct gemm_call *);
+    void (*gemm8)(const struct gemm_call *);
+    /* out[columns] = x * rsqrt(mean(x^2) + eps) * weight; columns a multiple of 32. */
+    void (*norm)(const float *x, const float *weight, uint32_t columns, float eps, float *out);
+    /* Row `row` of a: columns first .. first + count - 1 from x[count], multiples of 32. */
+    void (*quantize)(const float *x, struct act *a, uint32_t row, uint32_t first, uint32_t count);
+    /* gate[n] = gate / (1 + exp(-gate)) * up; n a multiple of 16. */
+    void (*silu)(float *gate, const float *up, uint32_t n);
+    void (*attend)(const struct attend_call *);
+};
+
+extern const struct kernels kernels_portable;
+#if defined(__x86_64__)
+extern const struct kernels kernels_avx2, kernels_avx512;
+#endif
+
+#endif

@@ -1,0 +1,82 @@
+/* lanes_body.h - the float kernels, written once over sixteen lanes and included by each level's file
+ * after its lanes_*.h. No operation here may be contracted or reordered: see kernels.h. */
+#ifndef WORKER_CPU_LANES_BODY_H
+#define WORKER_CPU_LANES_BODY_H
+
+#include <math.h>
+
+#define ROUND_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to a whole number, ties to even */
+#define SCORE_NONE -1e30f       /* below every score; its exp is clamped, its weight set to zero */
+
+/* e^x for x clamped to [-86, 86]; about 1 ulp. x = n ln 2 + r; polynomial of Cephes' expf. */
+LANE_FN lanes lanes_exp(lanes x)
+{
+    static const float c[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f,
+                              1.6666665459e-1f, 5.0000001201e-1f, 1.0f, 1.0f};
+    x = lanes_min(lanes_max(x, lanes_set(-86.0f)), lanes_set(86.0f));
+    lanes biased = lanes_add(lanes_mul(x, lanes_set(1.44269504f)), lanes_set(ROUND_MAGIC));
+    lanes n = lanes_sub(biased, lanes_set(ROUND_MAGIC));
+    lanes r = lanes_fma(n, lanes_set(-0.693359375f), x);
+    r = lanes_fma(n, lanes_set(2.12194440e-4f), r);
+    lanes p = lanes_set(1.9875691500e-4f);
+    for (unsigned i = 0; i < ARRAY_LEN(c); i++) {
+        p = lanes_fma(p, r, lanes_set(c[i]));
+    }
+    return lanes_mul(p, lanes_power(biased));
+}
+
+static void level_norm(const float *x, const float *weight, uint32_t columns, float eps, float *out)
+{
+    lanes sum = lanes_set(0);
+
+    for (uint32_t i = 0; i < columns; i += KERNEL_LANES) {
+        lanes v = lanes_load(x + i);
+        sum = lanes_fma(v, v, sum);
+    }
+    lanes scale = lanes_set(1.0f / sqrtf(lanes_sum(sum) / (float)columns + eps));
+    for (uint32_t i = 0; i < columns; i += KERNEL_LANES) {
+        lanes v = lanes_mul(lanes_load(x + i), scale);
+        lanes_store(out + i, lanes_mul(v, lanes_load(weight + i)));
+    }
+}
+
+LANE_FN lanes round_to_i8(lanes v, lanes inverse)
+{
+    v = lanes_mul(v, inverse);
+    v = lanes_min(lanes_max(v, lanes_set(-127.0f)), lanes_set(127.0f));
+    return lanes_sub(lanes_add(v, lanes_set(ROUND_MAGIC)), lanes_set(ROUND_MAGIC));
+}
+
+static void level_quantize(const float *x, struct act *a, uint32_t row, uint32_t first,
+                           uint32_t count)
+{
+    size_t block = (size_t)row * (a->columns / KERNEL_BLOCK) + first / KERNEL_BLOCK;
+    int8_t *q = a->q + (size_t)row * a->columns + first;
+
+    for (uint32_t i = 0; i < count; i += KERNEL_BLOCK, block++) {
+        lanes u = lanes_load(x + i), v = lanes_load(x + i + KERNEL_LANES);
+        float top = lanes_top(lanes_max(lanes_abs(u), lanes_abs(v)));
+        lanes inverse = lanes_set(top > 0 ? 127.0f / top : 0);
+        u = round_to_i8(u, inverse);
+        v = round_to_i8(v, inverse);
+        lanes_store_i8(q + i, u);
+        lanes_store_i8(q + i + KERNEL_LANES, v);
+        float sum = lanes_sum(lanes_add(u, v)); /* exact: whole numbers below 2^13 */
+        a->d[block] = top / 127.0f;
+        a->s[block] = a->d[block] * sum;
+        a->c[block] = -128 * (int32_t)sum;
+    }
+}
+
+static void level_silu(float *gate, const float *up, uint32_t n)
+{
+    lanes one = lanes_set(1.0f), zero = lanes_set(0);
+
+    for (uint32_t i = 0; i < n; i += KERNEL_LANES) {
+        lanes g = lanes_load(gate + i);
+        lanes s = lanes_div(g, lanes_add(one, lanes_exp(lanes_sub(zero, g))));
+        lanes_store(gate + i, lanes_mul(s, lanes_load(up + i)));
+    }
+}
+
+#endif

@@ -1,0 +1,407 @@
+/* step.c - one forward pass over the batch, by all threads of the pool together.
+ *
+ * A layer in six barriers (eight when the batch has more than one row):
+ *   norm, quantise         rows split; of a single row each thread makes its own copy
+ *   q, k, v                groups of 16 rows split           | barrier
+ *   bias, RoPE, KV write   (row, head) split                 | barrier
+ *   attention, quantise    units taken by a counter          | barrier
+ *   output + residual      groups split                      | barrier
+ *   norm, quantise         as above
+ *   gate, up, SiLU, quantise   by 32 columns                 | barrier
+ *   down + residual        groups split                      | barrier
+ * Who computes what is free: no sum crosses a thread's share. */
+#include "worker/cpu/cpu.h"
+
+#include "worker/model/quant.h"
+
+#include <math.h>
+
+struct range {
+    uint32_t begin, end;
+};
+
+static struct range share(uint64_t n, unsigned id, unsigned width)
+{
+    return (struct range){(uint32_t)(n * id / width), (uint32_t)(n * (id + 1) / width)};
+}
+
+void cpu_group(const struct cpu *c, const struct packed *p, uint32_t group, const struct act *a,
+               uint32_t first, uint32_t count, float *out, size_t stride, enum gemm_store store)
+{
+    struct gemm_call call = {
+        .group = p->data + group * p->group_bytes,
+        .act = a,
+        .first = first,
+        .count = count,
+        .out = out,
+        .stride = stride,
+        .store = store,
+    };
+
+    (p->form == PACK_4 ? c->kernels->gemm4 : c->kernels->gemm8)(&call);
+}
+
+/* Groups g.begin .. g.end - 1 of p for all rows; column 0 of the matrix lies at out. */
+static void groups(const struct cpu *c, const struct packed *p, struct range g, const struct act *a,
+                   uint32_t rows, float *out, size_t stride, enum gemm_store store)
+{
+    for (uint32_t first = 0; first < rows; first += CPU_ROWS_AT_ONCE) {
+        uint32_t count = rows - first < CPU_ROWS_AT_ONCE ? rows - first : CPU_ROWS_AT_ONCE;
+        for (uint32_t i = g.begin; i < g.end; i++) {
+            cpu_group(c, p, i, a, first, count, out + first * stride + i * KERNEL_LANES, stride,
+                      store);
+        }
+    }
+}
+
+/* The normalised, quantised rows as this thread shall read them. */
+static const struct act *norm_rows(struct cpu *c, const float *weight, uint32_t rows, unsigned id,
+                                   unsigned width)
+{
+    struct cpu_thread *t = &c->thread[id];
+    uint32_t d = c->m->d;
+    bool single = rows == 1;
+    struct act *a = single ? &t->own : &c->act_d;
+    struct range r = single ? (struct range){0, 1} : share(rows, id, width);
+
+    for (uint32_t i = r.begin; i < r.end; i++) {
+        c->kernels->norm(c->x + (size_t)i * d, weight, d, c->m->norm_eps, t->row);
+        c->kernels->quantize(t->row, a, i, 0, d);
+    }
+    if (!single) {
+        pool_barrier(c->pool, id);
+    }
+    return a;
+}
+
+/* Three matrices side by side: this thread's groups of their concatenation. */
+static void project_qkv(struct cpu *c, const struct cpu_layer *l, const struct act *a,
+                        uint32_t rows, unsigned id, unsigned width)
+{
+    const struct packed *const p[] = {&l->q, &l->k, &l->v};
+    struct range all = share(l->q.groups + l->k.groups + l->v.groups, id, width);
+    uint32_t base = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(p); i++) {
+        uint32_t begin = all.begin > base ? all.begin - base : 0;
+        uint32_t end = all.end > base ? all.end - base : 0;
+        struct range g = {begin, end < p[i]->groups ? end : p[i]->groups};
+        groups(c, p[i], g, a, rows, c->qkv + (size_t)base * KERNEL_LANES, c->qkv_size, GEMM_SET);
+        base += p[i]->groups;
+    }
+}
+
+static void add_bias(float *x, const struct weight *bias, uint32_t first, uint32_t n)
+{
+    if (bias->data == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        float b;
+        memcpy(&b, bias->data + (first + i) * sizeof(b), sizeof(b));
+        x[i] += b;
+    }
+}
+
+static void rotate_pairs(float *x, const float *table, uint32_t half)
+{
+    for (uint32_t i = 0; i < half; i++) {
+        float c = table[2 * i], s = table[2 * i + 1], u = x[2 * i], v = x[2 * i + 1];
+        x[2 * i] = u * c - v * s;
+        x[2 * i + 1] = u * s + v * c;
+    }
+}
+
+static void rotate_halves(float *x, const float *table, uint32_t half)
+{
+    for (uint32_t i = 0; i < half; i++) {
+        float c = table[2 * i], s = table[2 * i + 1], u = x[i], v = x[i + half];
+        x[i] = u * c - v * s;
+        x[i + half] = u * s + v * c;
+    }
+}
+
+static void rotate(const struct cpu *c, float *x, uint32_t position)
+{
+    uint32_t half = c->m->head_dim / 2;
+    const float *table = c->rope + (size_t)position * half * 2;
+
+    if (c->m->rope == MODEL_ROPE_PAIRS) {
+        rotate_pairs(x, table, half);
+    } else {
+        rotate_halves(x, table, half);
+    }
+}
+
+static uint16_t *key_page(const struct cpu *c, uint32_t block, uint32_t layer, uint32_t kv_head)
+{
+    const struct model *m = c->m;
+    size_t page = ((size_t)block * m->layers + layer) * 2 * m->kv_heads + kv_head;
+
+    return c->kv + page * KERNEL_TILE * m->head_dim;
+}
+
+static size_t value_offset(const struct cpu *c)
+{
+    return (size_t)c->kv_size * KERNEL_TILE;
+}
+
+static void store_kv(struct cpu *c, const struct batch *b, uint32_t layer, uint32_t row,
+                     uint32_t head)
+{
+    const struct model_layer *l = &c->m->layer[layer];
+    uint32_t dim = c->m->head_dim, position = c->row_position[row], slot = position % KERNEL_TILE;
+    float *k = c->qkv + (size_t)row * c->qkv_size + c->q_size + (size_t)head * dim;
+    float *v = k + c->kv_size;
+    uint32_t block = b->table[c->row_sequence[row]][position / KERNEL_TILE];
+    uint16_t *keys = key_page(c, block, layer, head);
+    uint16_t *values = keys + value_offset(c) + (size_t)slot * dim;
+
+    add_bias(k, &l->k_bias, head * dim, dim);
+    add_bias(v, &l->v_bias, head * dim, dim);
+    rotate(c, k, position);
+    for (uint32_t i = 0; i < dim; i++) {
+        keys[i * KERNEL_TILE + slot] = quant_to_bf16(k[i]);
+        values[i] = quant_to_bf16(v[i]);
+    }
+}
+
+static void rotate_and_store(struct cpu *c, const struct batch *b, uint32_t layer, unsigned id,
+                             unsigned width)
+{
+    uint32_t heads = c->m->heads, all = heads + c->m->kv_heads, dim = c->m->head_dim;
+    struct range r = share((uint64_t)b->rows * all, id, width);
+
+    for (uint32_t i = r.begin; i < r.end; i++) {
+        uint32_t row = i / all, head = i % all;
+        if (head >= heads) {
+            store_kv(c, b, layer, row, head - heads);
+            continue;
+        }
+        float *q = c->qkv + (size_t)row * c->qkv_size + (size_t)head * dim;
+        add_bias(q, &c->m->layer[layer].q_bias, head * dim, dim);
+        rotate(c, q, c->row_position[row]);
+    }
+}
+
+static void attend_unit(struct cpu *c, const struct batch *b, uint32_t layer,
+                        const struct cpu_unit *u, float *scratch)
+{
+    uint32_t dim = c->m->head_dim, kv_head = u->head / (c->m->heads / c->m->kv_heads);
+    uint32_t row = b->q_start[u->sequence] + u->row;
+    struct attend_call call = {
+        .kv = key_page(c, 0, layer, kv_head),
+        .block_stride = (size_t)c->m->layers * 2 * value_offset(c),
+        .value_offset = value_offset(c),
+        .table = b->table[u->sequence],
+        .first_position = c->row_position[row],
+        .rows = u->rows,
+        .heads = u->heads,
+        .head_dim = dim,
+        .scale = 1.0f / sqrtf((float)dim),
+        .q = c->qkv + (size_t)row * c->qkv_size + (size_t)u->head * dim,
+        .stride = c->qkv_size,
+        .scratch = scratch,
+    };
+
+    c->kernels->attend(&call);
+    if (dim % KERNEL_BLOCK == 0) {
+        for (uint32_t i = 0; i < u->rows; i++) {
+            c->kernels->quantize(call.q + i * call.stride, &c->act_q, row + i, u->head * dim,
+                                 u->heads * dim);
+        }
+    }
+}
+
+static void attention(struct cpu *c, const struct batch *b, uint32_t layer, unsigned id,
+                      unsigned width)
+{
+    for (;;) { /* long units lie at the end: they go first */
+        uint32_t left = atomic_fetch_sub_explicit(&c->next_unit[layer], 1, memory_order_relaxed);
+        if (left == 0 || left > c->units) {
+            break;
+        }
+        attend_unit(c, b, layer, &c->unit[left - 1], c->thread[id].attend);
+    }
+    pool_barrier(c->pool, id);
+    if (c->m->head_dim % KERNEL_BLOCK != 0) { /* heads share blocks of 32: only now all are there */
+        struct range r = share(b->rows, id, width);
+        for (uint32_t i = r.begin; i < r.end; i++) {
+            c->kernels->quantize(c->qkv + (size_t)i * c->qkv_size, &c->act_q, i, 0, c->q_size);
+        }
+        pool_barrier(c->pool, id);
+    }
+}
+
+/* 32 columns of the feed-forward's inside: gate and up, SiLU, product, quantised. */
+static void feed_columns(struct cpu *c, const struct cpu_layer *l, const struct act *a,
+                         uint32_t column, uint32_t rows, struct cpu_thread *t)
+{
+    for (uint32_t first = 0; first < rows; first += CPU_ROWS_AT_ONCE) {
+        uint32_t count = rows - first < CPU_ROWS_AT_ONCE ? rows - first : CPU_ROWS_AT_ONCE;
+        for (uint32_t half = 0; half < 2; half++) {
+            uint32_t group = column / KERNEL_LANES + half;
+            cpu_group(c, &l->gate, group, a, first, count, t->gate + half * KERNEL_LANES,
+                      KERNEL_BLOCK, GEMM_SET);
+            cpu_group(c, &l->up, group, a, first, count, t->up + half * KERNEL_LANES, KERNEL_BLOCK,
+                      GEMM_SET);
+        }
+        c->kernels->silu(t->gate, t->up, count * KERNEL_BLOCK);
+        for (uint32_t i = 0; i < count; i++) {
+            c->kernels->quantize(t->gate + i * KERNEL_BLOCK, &c->act_ff, first + i, column,
+                                 KERNEL_BLOCK);
+        }
+    }
+}
+
+static void layer_forward(struct cpu *c, const struct batch *b, uint32_t index, unsigned id,
+                          unsigned width)
+{
+    const struct cpu_layer *l = &c->layer[index];
+    const float *norm = c->norms + (size_t)2 * index * c->m->d;
+
+    const struct act *a = norm_rows(c, norm, b->rows, id, width);
+    project_qkv(c, l, a, b->rows, id, width);
+    pool_barrier(c->pool, id);
+    rotate_and_store(c, b, index, id, width);
+    pool_barrier(c->pool, id);
+    attention(c, b, index, id, width);
+    groups(c, &l->o, share(l->o.groups, id, width), &c->act_q, b->rows, c->x, c->m->d, GEMM_ADD);
+    pool_barrier(c->pool, id);
+    a = norm_rows(c, norm + c->m->d, b->rows, id, width);
+    struct range columns = share(c->m->ff / KERNEL_BLOCK, id, width);
+    for (uint32_t i = columns.begin; i < columns.end; i++) {
+        feed_columns(c, l, a, i * KERNEL_BLOCK, b->rows, &c->thread[id]);
+    }
+    pool_barrier(c->pool, id);
+    groups(c, &l->down, share(l->down.groups, id, width), &c->act_ff, b->rows, c->x, c->m->d,
+           GEMM_ADD);
+    pool_barrier(c->pool, id);
+}
+
+/* The head's last group when the vocabulary is no multiple of 16: through a buffer of whole lanes. */
+static void head_tail(struct cpu *c, const struct act *a, const struct cpu_step *s, unsigned id)
+{
+    uint32_t group = c->head.groups - 1, vocab = c->m->vocab, begin = group * KERNEL_LANES;
+    float *tail = c->thread[id].tail;
+
+    for (uint32_t first = 0; first < s->b->wanted; first += CPU_ROWS_AT_ONCE) {
+        uint32_t left = s->b->wanted - first;
+        uint32_t count = left < CPU_ROWS_AT_ONCE ? left : CPU_ROWS_AT_ONCE;
+        cpu_group(c, &c->head, group, a, first, count, tail, KERNEL_LANES, GEMM_SET);
+        for (uint32_t i = 0; i < count; i++) {
+            memcpy(s->logits + (size_t)(first + i) * vocab + begin, tail + i * KERNEL_LANES,
+                   (vocab - begin) * sizeof(float));
+        }
+    }
+}
+
+static void head_forward(struct cpu *c, const struct cpu_step *s, unsigned id, unsigned width)
+{
+    const struct batch *b = s->b;
+    struct cpu_thread *t = &c->thread[id];
+    uint32_t d = c->m->d, whole = c->m->vocab / KERNEL_LANES;
+    const float *norm = c->norms + (size_t)2 * c->m->layers * d;
+    bool single = b->wanted == 1;
+    struct act *a = single ? &t->own : &c->act_d;
+    struct range r = single ? (struct range){0, 1} : share(b->wanted, id, width);
+
+    for (uint32_t i = r.begin; i < r.end; i++) {
+        c->kernels->norm(c->x + (size_t)b->want[i] * d, norm, d, c->m->norm_eps, t->row);
+        c->kernels->quantize(t->row, a, i, 0, d);
+    }
+    if (!single) {
+        pool_barrier(c->pool, id);
+    }
+    groups(c, &c->head, share(whole, id, width), a, b->wanted, s->logits, c->m->vocab, GEMM_SET);
+    if (whole < c->head.groups && id == width - 1) {
+        head_tail(c, a, s, id);
+    }
+}
+
+void cpu_step_run(void *step, unsigned id, unsigned width)
+{
+    const struct cpu_step *s = step;
+    struct cpu *c = s->c;
+    struct range r = share(s->b->rows, id, width);
+
+    for (uint32_t i = r.begin; i < r.end; i++) {
+        model_row(&c->m->embed, (uint32_t)s->b->ids[i], c->x + (size_t)i * c->m->d);
+    }
+    pool_barrier(c->pool, id);
+    for (uint32_t l = 0; l < c->m->layers; l++) {
+        layer_forward(c, s->b, l, id, width);
+    }
+    if (s->b->wanted > 0) {
+        head_forward(c, s, id, width);
+    }
+}
+
+static void add_unit(struct cpu *c, struct cpu_unit u)
+{
+    c->unit[c->units++] = u;
+}
+
+static void list_units(struct cpu *c, const struct batch *b, uint32_t rows_at_once)
+{
+    uint32_t group = c->m->heads / c->m->kv_heads;
+
+    c->units = 0;
+    for (uint32_t s = 0; s < b->sequences; s++) {
+        for (uint32_t row = 0; row < b->q_len[s]; row += rows_at_once) {
+            uint32_t left = b->q_len[s] - row;
+            uint32_t rows = left < rows_at_once ? left : rows_at_once;
+            for (uint32_t h = 0; h < c->m->heads; h += group) {
+                add_unit(c, (struct cpu_unit){s, row, rows, h, group});
+            }
+        }
+    }
+}
+
+/* Cuts the units that no full round of threads would take into pieces of fewer heads. */
+static void split_remainder(struct cpu *c, unsigned width)
+{
+    uint32_t rest = c->units % width;
+
+    if (rest == 0 || c->units >= 4 * width) {
+        return;
+    }
+    uint32_t pieces = (width + rest - 1) / rest, first = c->units - rest;
+    struct cpu_unit cut[POOL_THREADS_MAX];
+    memcpy(cut, c->unit + first, rest * sizeof(*cut));
+    c->units = first;
+    for (uint32_t i = 0; i < rest; i++) {
+        uint32_t n = pieces < cut[i].heads ? pieces : cut[i].heads;
+        for (uint32_t j = 0; j < n; j++) {
+            struct range h = share(cut[i].heads, j, n);
+            struct cpu_unit u = cut[i];
+            u.head += h.begin;
+            u.heads = h.end - h.begin;
+            add_unit(c, u);
+        }
+    }
+}
+
+void cpu_step_plan(struct cpu *c, const struct batch *b)
+{
+    uint32_t group = c->m->heads / c->m->kv_heads;
+    uint32_t rows_at_once = CPU_ATTEND_QUERIES / group;
+    unsigned width = pool_width(c->pool);
+
+    for (uint32_t s = 0; s < b->sequences; s++) {
+        for (uint32_t i = 0; i < b->q_len[s]; i++) {
+            c->row_position[b->q_start[s] + i] = b->kv_len[s] - b->q_len[s] + i;
+            c->row_sequence[b->q_start[s] + i] = s;
+        }
+    }
+    rows_at_once = rows_at_once > CPU_ATTEND_ROWS ? CPU_ATTEND_ROWS : rows_at_once;
+    rows_at_once = rows_at_once == 0 ? 1 : rows_at_once;
+    list_units(c, b, rows_at_once);
+    for (; rows_at_once > 1 && c->units < 4 * width; list_units(c, b, rows_at_once)) {
+        rows_at_once /= 2;
+    }
+    split_remainder(c, width);
+    for (uint32_t l = 0; l < c->m->layers; l++) {
+        atomic_store_explicit(&c->next_unit[l], c->units, memory_order_relaxed);
+    }
+}

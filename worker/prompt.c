@@ -1,0 +1,335 @@
+/* prompt.c - lays the segments of a rendering out as one flat text, tokenizes it run by run, and
+ * finds for each chunk the token that ends it.
+ *
+ *   flat     <|im_start|> u s e r \n c o n t e n t <|im_end|> \n ...
+ *   runs                  '-----------------------'            '--   one call of the tokenizer each
+ *   tokens   end of each as an offset in flat; settled[i] = tokens up to the last boundary <= i */
+#include "worker/prompt.h"
+
+struct layout {
+    const struct tokenizer *tokenizer;
+    struct buf run;       /* plain text since the last special token */
+    uint64_t flat;        /* length of the flat text so far, the run included */
+    int32_t *ids;         /* [cap], as are the next two; moved into the prompt at the end */
+    uint32_t *end;        /* flat offset just after the token */
+    uint32_t *settled;    /* count of leading tokens up to and with the last boundary at or before i */
+    uint32_t n, cap;
+    struct token *scratch; /* [scratch_cap] */
+    uint32_t scratch_cap;
+    struct err *e;
+};
+
+void prompt_fini(struct prompt *p)
+{
+    mem_free(p->ids);
+    mem_free(p->chunks);
+    mem_free(p->chunk_token);
+    memset(p, 0, sizeof(*p));
+}
+
+static void layout_init(struct layout *l, const struct tokenizer *t, struct err *e)
+{
+    memset(l, 0, sizeof(*l));
+    l->tokenizer = t;
+    l->e = e;
+    buf_init(&l->run, PROMPT_BYTES_MAX);
+}
+
+static void layout_fini(struct layout *l)
+{
+    buf_fini(&l->run);
+    mem_free(l->ids);
+    mem_free(l->end);
+    mem_free(l->settled);
+    mem_free(l->scratch);
+}
+
+static bool no_memory(struct err *e)
+{
+    return err_set(e, ERR_NO_MEMORY, "there is no memory for a prompt of this length");
+}
+
+static bool grow_array(uint32_t **p, size_t cap)
+{
+    uint32_t *bigger = mem_resize(*p, cap * sizeof(**p));
+
+    *p = bigger != NULL ? bigger : *p;
+    return bigger != NULL;
+}
+
+static bool reserve(struct layout *l, size_t more)
+{
+    size_t cap = l->n + more;
+    int32_t *ids;
+
+    if (cap <= l->cap) {
+        return true;
+    }
+    cap += cap / 2;
+    ids = mem_resize(l->ids, cap * sizeof(*ids));
+    if (ids == NULL) {
+        return no_memory(l->e);
+    }
+    l->ids = ids;
+    if (!grow_array(&l->end, cap) || !grow_array(&l->settled, cap)) {
+        return no_memory(l->e);
+    }
+    l->cap = (uint32_t)cap;
+    return true;
+}
+
+static void add_token(struct layout *l, int32_t id, uint64_t end, bool boundary)
+{
+    uint32_t before = l->n > 0 ? l->settled[l->n - 1] : 0;
+
+    l->ids[l->n] = id;
+    l->end[l->n] = (uint32_t)end;
+    l->settled[l->n] = boundary ? l->n + 1 : before;
+    l->n++;
+}
+
+static bool encode(struct layout *l, struct str text, enum tokenizer_special special)
+{
+    uint32_t need = (uint32_t)text.n + 1;
+    uint64_t start = l->flat - text.n;
+    int64_t n;
+
+    if (need > l->scratch_cap) {
+        mem_free(l->scratch);
+        l->scratch_cap = 0;
+        l->scratch = mem_try(need, sizeof(*l->scratch));
+        if (l->scratch == NULL) {
+            return no_memory(l->e);
+        }
+        l->scratch_cap = need;
+    }
+    n = tokenizer_encode(l->tokenizer, text, special, l->scratch, l->scratch_cap);
+    if (n < 0) {
+        return no_memory(l->e);
+    }
+    if (!reserve(l, (size_t)n)) {
+        return false;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        add_token(l, l->scratch[i].id, start + l->scratch[i].end, l->scratch[i].boundary);
+    }
+    return true;
+}
+
+static bool end_run(struct layout *l)
+{
+    bool ok = l->run.len == 0 || encode(l, buf_view(&l->run), TOKENIZER_PLAIN);
+
+    buf_reset(&l->run);
+    return ok;
+}
+
+static bool add_segment(struct layout *l, const struct chat_segment *s)
+{
+    int32_t id = s->kind == CHAT_SPECIAL ? tokenizer_find(l->tokenizer, s->text) : -1;
+
+    if (l->flat + s->text.n > PROMPT_BYTES_MAX) {
+        return err_set(l->e, ERR_LIMIT, "the prompt is longer than %u bytes", PROMPT_BYTES_MAX);
+    }
+    if (id < 0) { /* a vocabulary without this control token spells it out */
+        buf_str(&l->run, s->text);
+        l->flat += s->text.n;
+        return !l->run.failed || no_memory(l->e);
+    }
+    if (!end_run(l) || !reserve(l, 1)) {
+        return false;
+    }
+    l->flat += s->text.n;
+    add_token(l, id, l->flat, true);
+    return true;
+}
+
+/* Count of tokens that end at or before flat offset x. */
+static uint32_t tokens_before(const struct layout *l, uint64_t x)
+{
+    uint32_t lo = 0, hi = l->n;
+
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+
+        if (l->end[mid] <= x) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+/* Binds chunk i when the text before flat offset x is all it covers. */
+static void bind_chunk(struct prompt *p, const struct layout *l, uint64_t hash, uint64_t x)
+{
+    uint32_t n = tokens_before(l, x);
+    uint32_t settled = n > 0 ? l->settled[n - 1] : 0;
+
+    if (settled > 0) {
+        p->chunks[p->n_chunks] = hash;
+        p->chunk_token[p->n_chunks++] = settled - 1;
+    }
+}
+
+static bool chunks_alloc(struct prompt *p, uint32_t count, struct err *e)
+{
+    if (count == 0) {
+        return true;
+    }
+    p->chunks = mem_try(count, sizeof(*p->chunks));
+    p->chunk_token = mem_try(count, sizeof(*p->chunk_token));
+    return (p->chunks != NULL && p->chunk_token != NULL) || no_memory(e);
+}
+
+#define NOWHERE UINT64_MAX
+
+/* Flat offset of each span's text. Both lists are in the order of the request, so one walk finds
+ * them all; a span is the same memory as its segment. A span that is not rendered stays NOWHERE. */
+static void place_spans(const struct prefix *x, const struct chat_rendering *r,
+                        const uint64_t *segment_flat, uint64_t *span_flat)
+{
+    uint32_t at = 0;
+
+    for (uint32_t i = 0; i < x->spans; i++) {
+        uint32_t k = at;
+
+        span_flat[i] = NOWHERE;
+        while (k < r->count && r->segments[k].message <= x->span[i].message &&
+               (r->segments[k].text.p != x->span[i].text.p ||
+                r->segments[k].text.n != x->span[i].text.n)) {
+            k++;
+        }
+        if (k < r->count && r->segments[k].message == x->span[i].message) {
+            span_flat[i] = segment_flat[k];
+            at = k + 1;
+        }
+    }
+}
+
+/* Where in flat the text of a chunk that ends at `end` ends. Inside a span the next byte is not
+ * known to the chunk, so a boundary exactly there is not settled: one byte less. Past a span's end
+ * the separator is part of the chunk, and what precedes it is final. */
+static uint64_t chunk_end_in_flat(const struct prefix *x, uint32_t span, uint64_t span_flat,
+                                  uint64_t end)
+{
+    uint64_t inside = end - x->span[span].start;
+
+    return inside > x->span[span].text.n ? span_flat + x->span[span].text.n
+                                         : span_flat + inside - (span_flat + inside > 0 ? 1 : 0);
+}
+
+static void bind_chat(struct prompt *p, const struct layout *l, const struct prefix *x,
+                      const uint64_t *span_flat, uint32_t stable_messages)
+{
+    uint32_t span = 0;
+
+    for (uint32_t i = 0; i < x->count && x->spans > 0; i++) {
+        while (span + 1 < x->spans && x->span[span + 1].start <= x->end[i]) {
+            span++;
+        }
+        if (x->span[span].start <= x->end[i] && x->span[span].message < stable_messages &&
+            span_flat[span] != NOWHERE) {
+            bind_chunk(p, l, x->seq[i], chunk_end_in_flat(x, span, span_flat[span], x->end[i]));
+        }
+    }
+}
+
+static bool chat_chunks(struct prompt *p, const struct layout *l, struct arena *a,
+                        const struct json *root, const struct chat_rendering *r,
+                        const uint64_t *segment_flat, struct prefix_key key, struct err *e)
+{
+    struct prefix x;
+    uint64_t *span_flat;
+
+    if (!prefix_chat(a, key, root, &x)) {
+        return no_memory(e);
+    }
+    span_flat = arena_array(a, x.spans + 1, sizeof(*span_flat));
+    if (span_flat == NULL || !chunks_alloc(p, x.count, e)) {
+        return no_memory(e);
+    }
+    place_spans(&x, r, segment_flat, span_flat);
+    bind_chat(p, l, &x, span_flat, r->stable_messages);
+    return true;
+}
+
+bool prompt_chat(struct prompt *p, const struct tokenizer *t, enum chat_family f, struct arena *a,
+                 const struct json *root, const struct prefix_key *key, struct err *e)
+{
+    struct chat_rendering r;
+    uint64_t *segment_flat;
+    struct layout l;
+    bool ok = false;
+
+    layout_init(&l, t, e);
+    memset(p, 0, sizeof(*p));
+    if (!chat_render(f, a, json_get(root, STR("messages")), &r, e)) {
+        goto out;
+    }
+    segment_flat = arena_array(a, r.count, sizeof(*segment_flat));
+    if (segment_flat == NULL) {
+        no_memory(e);
+        goto out;
+    }
+    for (uint32_t i = 0; i < r.count; i++) {
+        segment_flat[i] = l.flat;
+        if (!add_segment(&l, &r.segments[i])) {
+            goto out;
+        }
+    }
+    ok = end_run(&l) &&
+         (key == NULL || chat_chunks(p, &l, a, root, &r, segment_flat, *key, e));
+    p->ids = l.ids;
+    p->n_ids = l.n;
+    l.ids = NULL;
+out:
+    layout_fini(&l);
+    if (!ok) {
+        prompt_fini(p);
+    }
+    return ok;
+}
+
+bool prompt_text(struct prompt *p, const struct tokenizer *t, struct arena *a, struct str text,
+                 int32_t bos, const struct prefix_key *key, struct err *e)
+{
+    struct layout l;
+    struct prefix x;
+    bool ok = false;
+
+    layout_init(&l, t, e);
+    memset(p, 0, sizeof(*p));
+    if (text.n > PROMPT_BYTES_MAX) {
+        err_set(e, ERR_LIMIT, "the prompt is longer than %u bytes", PROMPT_BYTES_MAX);
+        goto out;
+    }
+    if (!reserve(&l, 1)) {
+        goto out;
+    }
+    if (bos >= 0) {
+        add_token(&l, bos, 0, true);
+    }
+    l.flat = text.n;
+    if (text.n > 0 && !encode(&l, text, TOKENIZER_PARSE_SPECIAL)) {
+        goto out;
+    }
+    ok = true;
+    if (key != NULL) {
+        ok = prefix_completion(a, *key, text, &x) || no_memory(e);
+        ok = ok && chunks_alloc(p, x.count, e);
+        for (uint32_t i = 0; ok && i < x.count && x.spans > 0; i++) {
+            bind_chunk(p, &l, x.seq[i], chunk_end_in_flat(&x, 0, 0, x.end[i]));
+        }
+    }
+    p->ids = l.ids;
+    p->n_ids = l.n;
+    l.ids = NULL;
+out:
+    layout_fini(&l);
+    if (!ok) {
+        prompt_fini(p);
+    }
+    return ok;
+}
