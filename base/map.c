@@ -181,7 +181,9 @@ void *map_next(const struct map *m, size_t *it, struct str *key)
         uint32_t i = m->order[(*it)++];
 
         if (i != ORDER_HOLE) {
-            *key = m->slots[i].key;
+            if (key != NULL) {
+                *key = m->slots[i].key;
+            }
             return m->slots[i].value;
         }
     }

@@ -26,6 +26,7 @@ MUST_USE bool map_put(struct map *m, struct str key, void *value);
 void *map_del(struct map *m, struct str key); /* the old value, or NULL */
 /* it starts at 0; NULL at the end. No change of the map while iterating but map_del of the current.
  * A walk passes the places of deleted entries too (at most cap): it is not a queue. */
+/* key may be NULL. */
 void *map_next(const struct map *m, size_t *it, struct str *key);
 
 #endif

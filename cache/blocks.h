@@ -15,7 +15,7 @@
 #include "cache/prefix.h"
 
 #define BLOCK_TOKENS 32
-#define BLOCK_CHUNKS_MAX 16   /* chunk hashes bound to one block; 32 tokens seldom cover more */
+#define BLOCK_CHUNKS_MAX 16 /* chunk hashes bound to one block; 32 tokens seldom cover more */
 #define BLOCK_NONE UINT32_MAX
 
 struct blocks; /* opaque; all memory allocated at _new */
@@ -32,8 +32,10 @@ void blocks_free(struct blocks *b);
 
 /* Longest cached prefix of ids under salt: fills table[] (capacity (n_ids + 31) / 32), pins each,
  * returns the number of whole blocks. Capped so that at least one token of ids stays uncached. */
-uint32_t blocks_match(struct blocks *b, struct prefix_key salt, const int32_t *ids, uint32_t n_ids, uint32_t *table);
-/* A fresh block with refs 1 (evicts the coldest idle leaf if none is free); BLOCK_NONE: all in use. */
+uint32_t blocks_match(struct blocks *b, struct prefix_key salt, const int32_t *ids, uint32_t n_ids,
+                      uint32_t *table);
+/* A fresh block with refs 1 (evicts the coldest idle leaf if none is free); BLOCK_NONE: all in use.
+ */
 uint32_t blocks_take(struct blocks *b);
 /* Enters a full block after its step. parent: block before it in the sequence or BLOCK_NONE.
  * If an equal block is cached already, nothing is entered and the caller keeps its own copy. */

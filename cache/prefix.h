@@ -13,7 +13,8 @@
  * last chunk is not entered. local = XXH3-64(chunk, seed K0.lo); seq_0 = XXH3-64(K0.hi || local_0),
  * seq_i = XXH3-64(seq_{i-1} || local_i), both little-endian u64, 16 bytes, seed 0.
  * head = the same link over the text up to the first message that is not system, its unfinished
- * chunk as it is; root = XXH3-64(head || XXH3-64(first 1 KiB of the first user text, seed K0.lo)). */
+ * chunk as it is; root = XXH3-64(head || XXH3-64(first 1 KiB of the first user text, seed K0.lo)).
+ */
 #ifndef CACHE_PREFIX_H
 #define CACHE_PREFIX_H
 
@@ -34,7 +35,8 @@ struct prefix_key { /* K0; secret: salts KV and seeds the chain, never logged */
  * its u32 little-endian length. Computed once per (scope, model) and kept. */
 struct prefix_key prefix_key_derive(struct str secret, struct str scope_salt, struct str model,
                                     struct str adapter);
-void prefix_key_text(struct prefix_key k, char out[33]); /* 32 hex, lo then hi, little-endian bytes */
+void prefix_key_text(struct prefix_key k,
+                     char out[33]); /* 32 hex, lo then hi, little-endian bytes */
 MUST_USE bool prefix_key_parse(struct str hex, struct prefix_key *out);
 
 /* A piece of user content inside the canonical text, for whoever must map chunk ends to tokens. */
@@ -45,8 +47,8 @@ struct prefix_span {
 };
 
 struct prefix {
-    uint64_t *seq;       /* [count] chain hashes; arena */
-    uint64_t *end;       /* [count] end offset of each chunk in the canonical text; arena */
+    uint64_t *seq; /* [count] chain hashes; arena */
+    uint64_t *end; /* [count] end offset of each chunk in the canonical text; arena */
     uint32_t count;
     uint64_t bytes;      /* length of the canonical text */
     uint64_t text_bytes; /* bytes that the admission bound counts: all text, tools, tool calls, the
@@ -58,10 +60,14 @@ struct prefix {
     uint32_t spans;
 };
 
-/* root: a checked chat request ({messages:[...], tools?}). false: arena exhausted, nothing usable. */
-MUST_USE bool prefix_chat(struct arena *a, struct prefix_key k, const struct json *root, struct prefix *out);
-MUST_USE bool prefix_completion(struct arena *a, struct prefix_key k, struct str prompt, struct prefix *out);
-/* An affinity key of the client (prompt_cache_key, session header) in place of the computed root. */
+/* root: a checked chat request ({messages:[...], tools?}). false: arena exhausted, nothing usable.
+ */
+MUST_USE bool prefix_chat(struct arena *a, struct prefix_key k, const struct json *root,
+                          struct prefix *out);
+MUST_USE bool prefix_completion(struct arena *a, struct prefix_key k, struct str prompt,
+                                struct prefix *out);
+/* An affinity key of the client (prompt_cache_key, session header) in place of the computed root.
+ */
 uint64_t prefix_root_of_key(struct prefix_key k, uint64_t head, struct str client_key);
 
 #endif

@@ -11,23 +11,31 @@
 
 enum tokenizer_pre { TOKENIZER_SMOLLM = 1, TOKENIZER_GPT2, TOKENIZER_LLAMA3, TOKENIZER_QWEN2 };
 
-enum token_type { TOKEN_NORMAL = 1, TOKEN_UNKNOWN = 2, TOKEN_CONTROL = 3, TOKEN_USER = 4, TOKEN_UNUSED = 5, TOKEN_BYTE = 6 };
+enum token_type {
+    TOKEN_NORMAL = 1,
+    TOKEN_UNKNOWN = 2,
+    TOKEN_CONTROL = 3,
+    TOKEN_USER = 4,
+    TOKEN_UNUSED = 5,
+    TOKEN_BYTE = 6
+};
 
 struct tokenizer_source {
-    const struct str *tokens;  /* [count] GPT-2 byte-to-unicode spelling for normal tokens */
-    const uint32_t *types;     /* [count] enum token_type */
+    const struct str *tokens; /* [count] GPT-2 byte-to-unicode spelling for normal tokens */
+    const uint32_t *types;    /* [count] enum token_type */
     uint32_t count;
-    const struct str *merges;  /* [merge_count] "left right" */
+    const struct str *merges; /* [merge_count] "left right" */
     uint32_t merge_count;
     enum tokenizer_pre pre;
-    int32_t bos, eos;          /* -1: none */
+    int32_t bos, eos; /* -1: none */
 };
 
 struct tokenizer;
 
 /* false pre name: story. Names as in tokenizer.ggml.pre. */
 MUST_USE bool tokenizer_pre_named(struct str name, enum tokenizer_pre *out);
-struct tokenizer *tokenizer_new(const struct tokenizer_source *src, struct err *e); /* NULL: story */
+struct tokenizer *tokenizer_new(const struct tokenizer_source *src,
+                                struct err *e); /* NULL: story */
 void tokenizer_free(struct tokenizer *t);
 
 enum tokenizer_special { TOKENIZER_PLAIN = 1, TOKENIZER_PARSE_SPECIAL };
@@ -36,7 +44,8 @@ enum tokenizer_special { TOKENIZER_PLAIN = 1, TOKENIZER_PARSE_SPECIAL };
 struct token {
     int32_t id;
     uint32_t end;  /* byte offset in the encoded text */
-    bool boundary; /* a pre-token or a special token ends here: later tokens depend on nothing before */
+    bool boundary; /* a pre-token or a special token ends here: later tokens depend on nothing
+                      before */
 };
 
 /* Fills out[0..cap); returns the count, or -1 when cap is too small or memory is short. out is also
@@ -46,7 +55,8 @@ int64_t tokenizer_encode(const struct tokenizer *t, struct str text, enum tokeni
                          struct token *out, uint32_t cap);
 /* Bytes of one token (control tokens: empty unless `special`); borrowed, valid while t lives. */
 struct str tokenizer_bytes(const struct tokenizer *t, int32_t id, bool special);
-int32_t tokenizer_find(const struct tokenizer *t, struct str exact); /* special or normal spelling; -1 */
+int32_t tokenizer_find(const struct tokenizer *t,
+                       struct str exact); /* special or normal spelling; -1 */
 uint32_t tokenizer_count(const struct tokenizer *t);
 bool tokenizer_is_control(const struct tokenizer *t, int32_t id);
 /* Order-independent digest of vocabulary and merges (drafts must match). */

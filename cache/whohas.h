@@ -18,7 +18,8 @@
 
 struct whohas; /* threads: all calls from any thread, but _new/_free */
 
-struct whohas *whohas_new(size_t bytes_max); /* 57 bytes a chunk: 64 MB hold 1.1 M; NULL: no memory */
+struct whohas *
+whohas_new(size_t bytes_max); /* 57 bytes a chunk: 64 MB hold 1.1 M; NULL: no memory */
 void whohas_free(struct whohas *w);
 
 /* What each worker holds of this chain: out_bytes[worker] = the end of the deepest chunk that it
@@ -32,7 +33,8 @@ void whohas_dispatched(struct whohas *w, const struct prefix *p, unsigned worker
 /* Events of one worker (single caller a worker). */
 void whohas_stored(struct whohas *w, unsigned worker, const uint64_t *seq, size_t count);
 void whohas_removed(struct whohas *w, unsigned worker, const uint64_t *seq, size_t count);
-/* Forgets all that `worker` holds; `publishes` says if events follow (dispatch entries then age). */
+/* Forgets all that `worker` holds; `publishes` says if events follow (dispatch entries then age).
+ */
 void whohas_reset_worker(struct whohas *w, unsigned worker, bool publishes);
 
 struct whohas_stats {

@@ -196,11 +196,11 @@ void control_free(struct control *c)
     if (c->admin != NULL) {
         http_server_free(c->admin);
     }
-    if (c->fleet != NULL) {
-        fleet_free(c->fleet);
-    }
     if (c->world != NULL) {
         world_unref(c->world);
+    }
+    if (c->fleet != NULL) {
+        fleet_free(c->fleet); /* after the last world: worlds point at its workers */
     }
     if (c->client != NULL) {
         http_client_free(c->client);

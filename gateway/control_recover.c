@@ -70,8 +70,11 @@ static void write_close(struct recovery *run, const struct orphan *o, int64_t pr
         return;
     }
     /* What it cost is spent; what nobody can say stays held as if it were. */
-    quota_seed(c->gw->quota, o->open.r.open.tenant_id, o->open.r.open.key_id, 0,
-               known ? money_nusd_ceil(money_of(rec.close.cost_pusd)) : o->open.r.open.hold_nusd);
+    if (known || o->open.r.type == 0) {
+        quota_seed_row(c->gw->quota, &rec.close);
+    } else {
+        quota_seed_charge(c->gw->quota, rec.close.tenant_id, rec.close.key_id, rec.close.occurred_us, o->open.r.open.hold_nusd);
+    }
     run->measured += known;
     run->unknown += !known;
 }

@@ -35,12 +35,11 @@ struct main_state {
     struct control control;
     struct env *env; /* the control loop's, on the main thread */
     struct recovered recovered;
-    struct tls_context *tls_check;
     pthread_t journal_thread, ship_thread;
     struct env *journal_env, *ship_env;
     atomic_bool journal_stop, ship_stop, failed;
     atomic_uint loops_left;
-    struct env_wake *main_wake;
+    struct env_wake *main_wake, *journal_wake;
     struct env_timer stop_timer;
     int signals;
 };
@@ -293,7 +292,8 @@ static bool open_files(struct main_state *m, struct err *e)
         return false;
     }
     m->gw.ship = ship_new(m->ship_env, m->gw.log, m->gw.journal, &so, NULL);
-    journal_set_doorbell(m->gw.journal, m->journal_env, m->journal_env->ops->wake_new(m->journal_env, doorbell, NULL));
+    m->journal_wake = m->journal_env->ops->wake_new(m->journal_env, doorbell, NULL);
+    journal_set_doorbell(m->gw.journal, m->journal_env, m->journal_wake);
     m->control.port = journal_port_new(m->gw.journal, m->env, doorbell, NULL);
     return m->gw.ship != NULL && m->control.port != NULL;
 }
@@ -301,6 +301,13 @@ static bool open_files(struct main_state *m, struct err *e)
 static void raise_limits(void)
 {
     struct rlimit rl;
+    sigset_t stop;
+
+    /* Before the first thread: only the control loop hears of these. */
+    (void)sigemptyset(&stop);
+    (void)sigaddset(&stop, SIGTERM);
+    (void)sigaddset(&stop, SIGINT);
+    (void)pthread_sigmask(SIG_BLOCK, &stop, NULL);
 
     if (getrlimit(RLIMIT_NOFILE, &rl) == 0 && rl.rlim_cur < rl.rlim_max) {
         rl.rlim_cur = rl.rlim_max;
@@ -364,13 +371,14 @@ static void stop(struct main_state *m)
     log_drain(m->gw.log);
 }
 
+/* The journal rings its producers' doorbells, so their envs go last. */
 static void free_all(struct main_state *m)
 {
-    for (unsigned i = 0; i < m->gw.n_loops; i++) {
-        struct env *env = m->gw.loop[i]->env;
+    struct env *env[GATEWAY_LOOPS_MAX];
 
+    for (unsigned i = 0; i < m->gw.n_loops; i++) {
+        env[i] = m->gw.loop[i]->env;
         loop_free(m->gw.loop[i]);
-        os_env_free(env);
     }
     control_free(&m->control);
     ship_free(m->gw.ship);
@@ -378,6 +386,11 @@ static void free_all(struct main_state *m)
     quota_free(m->gw.quota);
     whohas_free(m->gw.index);
     m->env->ops->wake_free(m->env, m->main_wake);
+    m->journal_env->ops->wake_free(m->journal_env, m->journal_wake);
+    for (unsigned i = 0; i < m->gw.n_loops; i++) {
+        os_env_free(env[i]);
+    }
+    os_env_free(m->journal_env);
     os_env_free(m->ship_env);
     os_env_free(m->env);
     resolver_free(m->gw.resolver);
@@ -398,8 +411,9 @@ static int run(const char *path)
     }
     raise_limits();
     m->gw.log = log_new(STDERR_FILENO, levels[m->gw.config.log_level], "tollgate");
-    m->env = os_env_new(NULL, &e);
-    if (m->env == NULL || !start(m, &e)) {
+    m->gw.resolver = resolver_new(&e);
+    m->env = os_env_new(m->gw.resolver, &e);
+    if (m->gw.resolver == NULL || m->env == NULL || !start(m, &e)) {
         log_drain(m->gw.log);
         fprintf(stderr, "tollgate: %s\n", e.text);
         return 1;

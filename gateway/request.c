@@ -321,6 +321,9 @@ static void begin_inference(struct loop *l, struct http_stream *s, const struct 
     }
     request_set_state(r, REQ_BODY);
     http_stream_continue(s);
+    if (!h->body) {
+        request_admit(r); /* no body will come, so no end of one either: "not JSON" is the answer */
+    }
 }
 
 static void on_head(void *ctx, struct http_stream *s, const struct http_head *h)

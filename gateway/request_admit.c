@@ -170,6 +170,11 @@ void request_admit(struct request *r)
     if (r->model->context > 0 && bound_out > r->model->context) {
         bound_out = r->model->context;
     }
+    if (r->api.max_tokens < 0) { /* nobody asked for more than the tightest output rate lets through */
+        int64_t most = quota_output_max(r->tenant, r->key);
+
+        bound_out = bound_out < most ? bound_out : most;
+    }
     r->out_held = bound_out;
     snprintf(r->answer_id, sizeof(r->answer_id), "%s-%s", r->endpoint == ENDPOINT_CHAT ? "chatcmpl" : "cmpl", r->id_text);
     r->answer = (struct openai_answer){r->endpoint, str_c(r->answer_id), r->begun_wall_us / 1000000, r->model->name,

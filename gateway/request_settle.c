@@ -51,7 +51,7 @@ static void bill(struct request *r)
         .answer_bytes = r->answer_bytes,
         .prompt_bytes = r->prefix.text_bytes,
         .bytes_per_token = (double)atomic_load_explicit(&w->bytes_per_token_milli, memory_order_relaxed) / 1000.0,
-        .streamed = r->api.stream,
+        .streamed = r->attempt.stream,
         .produced = r->content_events > 0 || r->finish != FINISH_NONE || (is_ours(r) && r->said.completion > 0),
     };
 
@@ -142,12 +142,12 @@ void request_settle(struct request *r, enum outcome o)
     if (r->after == 0) {
         r->after = AFTER_ANSWER;
     }
-    proxy_cancel(&r->attempt);
     bill(r);
     row(r);
     if (r->after == AFTER_ANSWER) {
-        request_answer_tail(r);
+        request_answer_tail(r); /* a whole answer borrows from the attempt: it ends after */
     }
+    proxy_cancel(&r->attempt);
     r->settle_us = env_now_us(r->loop->env);
     put_close(r);
 }

@@ -31,17 +31,18 @@ static void begin_streaming(struct request *r)
     hist_add(&r->loop->metrics.ttft, r->first_us - r->begun_us);
 }
 
-/* Our worker's first count is exact: what the bound took too much goes back at once. */
+/* Our worker's first count is exact: what the bound took too much goes back at once. At the uncached
+ * price, and the bill is bound by this count from now on: settled <= held whatever comes later. */
 static void trim(struct request *r)
 {
-    struct tokens t = {.in_uncached = (int32_t)(r->said.prompt - r->said.cached), .in_cached = (int32_t)r->said.cached};
     struct money worst;
 
     if (!is_ours(r) || r->trimmed || r->said.prompt <= 0 || r->said.prompt > r->prompt_bound || r->extending) {
         return;
     }
     r->trimmed = true;
-    worst = money_add(price_cost(r->price, &t), price_bound(r->price, 0, r->out_held));
+    r->prompt_bound = r->said.prompt;
+    worst = price_bound(r->price, r->prompt_bound, r->out_held);
     quota_trim(r->loop->gw->quota, &r->hold, r->said.prompt, money_nusd_ceil(worst), env_now_us(r->loop->env));
 }
 

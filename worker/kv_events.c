@@ -197,7 +197,7 @@ static void settle(struct kv_events *k, size_t from, size_t to)
         struct slot *s = find(k, k->touched[i]);
         bool is_held = (s->bits & SLOT_HELD) != 0, was_told = (s->bits & SLOT_TOLD) != 0;
 
-        k->told += (is_held ? 1u : 0u) - (was_told ? 1u : 0u);
+        k->told = k->told + (is_held ? 1 : 0) - (was_told ? 1 : 0);
         if (is_held) {
             s->bits = SLOT_USED | SLOT_HELD | SLOT_TOLD;
         } else {

@@ -1,4 +1,5 @@
-/* conn.c - one server connection: socket, optional TLS, the two byte queues, deadlines, and its end.
+/* conn.c - one server connection: socket, optional TLS, the two byte queues, deadlines, and its
+ * end.
  *
  * Knows no HTTP. Input is read here and handed to the protocol; output is staged, encrypted and
  * written here. conn_turn is the one place in which a connection moves on or dies. */
@@ -112,7 +113,7 @@ static void conn_timer_fired(struct env_timer *t)
 
 /* ---- birth ---- */
 
-void conn_accepted(struct listener *l, struct env_sock *sock)
+void conn_accepted(struct listener *l, struct env_sock *sock, const struct env_addr *peer)
 {
     struct http_server *s = l->server;
     struct conn *c = mem_try(1, sizeof(*c));
@@ -127,6 +128,7 @@ void conn_accepted(struct listener *l, struct env_sock *sock)
     }
     c->server = s;
     c->sock = sock;
+    c->peer = *peer;
     c->secure = l->tls != NULL;
     c->allowed = l->allowed;
     c->state = CONN_HANDSHAKE;
@@ -462,8 +464,8 @@ static void conn_cut_streams(struct conn *c, enum http_close why)
     }
 }
 
-/* CLOSING: the last bytes leave. Then our side is shut and the peer has CONN_LINGER_US to read them:
- * a close with unread input would make the kernel send a reset that overtakes our answer. */
+/* CLOSING: the last bytes leave. Then our side is shut and the peer has CONN_LINGER_US to read
+ * them: a close with unread input would make the kernel send a reset that overtakes our answer. */
 static void conn_closing(struct conn *c)
 {
     if (c->state == CONN_HANDSHAKE || c->state == CONN_OPEN) {

@@ -17,10 +17,10 @@ struct h1_conn {
     uint64_t body_left; /* H1_LENGTH */
     enum h1_framing framing;
     unsigned minor;
-    bool keep_alive;     /* another request may follow this answer */
+    bool keep_alive; /* another request may follow this answer */
     bool answer_chunked;
-    unsigned refusal;    /* status of the answer when the stream is cut before its own; 0: none */
-    struct buf head;     /* heads and interim answers not staged yet */
+    unsigned refusal; /* status of the answer when the stream is cut before its own; 0: none */
+    struct buf head;  /* heads and interim answers not staged yet */
 };
 
 static bool h1_open(struct conn *c)
@@ -52,14 +52,30 @@ static const char *status_text(unsigned status)
         unsigned status;
         const char *text;
     } known[] = {
-        {200, "OK"},           {201, "Created"},           {202, "Accepted"},
-        {204, "No Content"},   {304, "Not Modified"},      {400, "Bad Request"},
-        {401, "Unauthorized"}, {403, "Forbidden"},         {404, "Not Found"},
-        {405, "Not Allowed"},  {408, "Request Timeout"},   {409, "Conflict"},
-        {413, "Too Large"},    {414, "URI Too Long"},      {415, "Unsupported Media Type"},
-        {417, "Failed"},       {422, "Unprocessable"},     {429, "Too Many Requests"},
-        {431, "Fields Too Large"}, {500, "Internal Error"}, {501, "Not Implemented"},
-        {502, "Bad Gateway"},  {503, "Unavailable"},       {504, "Gateway Timeout"},
+        {200, "OK"},
+        {201, "Created"},
+        {202, "Accepted"},
+        {204, "No Content"},
+        {304, "Not Modified"},
+        {400, "Bad Request"},
+        {401, "Unauthorized"},
+        {403, "Forbidden"},
+        {404, "Not Found"},
+        {405, "Not Allowed"},
+        {408, "Request Timeout"},
+        {409, "Conflict"},
+        {413, "Too Large"},
+        {414, "URI Too Long"},
+        {415, "Unsupported Media Type"},
+        {417, "Failed"},
+        {422, "Unprocessable"},
+        {429, "Too Many Requests"},
+        {431, "Fields Too Large"},
+        {500, "Internal Error"},
+        {501, "Not Implemented"},
+        {502, "Bad Gateway"},
+        {503, "Unavailable"},
+        {504, "Gateway Timeout"},
         {505, "Version Not Supported"},
     };
 

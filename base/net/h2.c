@@ -10,11 +10,11 @@
 
 #include <nghttp2/nghttp2.h>
 
-#define H2_FEED_BYTES 2048      /* fed between two looks at the guards */
-#define H2_QUEUE_MAX 5000       /* frames waiting in nghttp2: a peer that asks and does not read */
+#define H2_FEED_BYTES 2048       /* fed between two looks at the guards */
+#define H2_QUEUE_MAX 5000        /* frames waiting in nghttp2: a peer that asks and does not read */
 #define H2_CONN_WINDOW (1 << 20) /* credited as data comes: streams are bounded one by one */
-#define H2_BOMB_TOKENS 20       /* a header bomb costs 2 ms to decode: ten of them end it */
-#define H2_REAL_DATA_BYTES 64   /* DATA of this size earns its window updates back */
+#define H2_BOMB_TOKENS 20        /* a header bomb costs 2 ms to decode: ten of them end it */
+#define H2_REAL_DATA_BYTES 64    /* DATA of this size earns its window updates back */
 /* An upload that is answered early is discarded for so long before it is reset: clients that see
  * answer and reset in one read lose the answer (curl 7.88: "Error in the HTTP/2 framing layer"). */
 #define H2_REFUSE_US 1000000
@@ -40,9 +40,9 @@ struct h2_conn {
     struct bucket control;
     struct h2_scan scan;
     struct buf refused; /* struct refused, oldest first */
-    bool calm;       /* a bucket ran dry: the session ends after this feed */
-    bool terminated; /* our GOAWAY with the end of it is queued */
-    bool greeted;    /* the peer's first SETTINGS came */
+    bool calm;          /* a bucket ran dry: the session ends after this feed */
+    bool terminated;    /* our GOAWAY with the end of it is queued */
+    bool greeted;       /* the peer's first SETTINGS came */
 };
 
 static struct h2_conn *h2_of(struct conn *c)
@@ -156,8 +156,8 @@ static void h2_answer_bare(struct conn *c, int32_t id, unsigned status)
     char text[4] = {(char)('0' + status / 100), (char)('0' + status / 10 % 10),
                     (char)('0' + status % 10), '\0'};
     nghttp2_nv nv[] = {
-        {(uint8_t *)(uintptr_t)":status", (uint8_t *)text, 7, 3, NGHTTP2_NV_FLAG_NONE},
-        {(uint8_t *)(uintptr_t)"content-length", (uint8_t *)(uintptr_t)"0", 14, 1,
+        {(uint8_t *)(uintptr_t) ":status", (uint8_t *)text, 7, 3, NGHTTP2_NV_FLAG_NONE},
+        {(uint8_t *)(uintptr_t) "content-length", (uint8_t *)(uintptr_t) "0", 14, 1,
          NGHTTP2_NV_FLAG_NONE},
     };
 
@@ -206,8 +206,8 @@ static void h2_begin(struct conn *c, const nghttp2_frame *frame)
         if (v == H2_BLOCK_REFUSED) {
             h2_answer_bare(c, id, h->block.status);
         } else {
-            h2_reset(c, id, v == H2_BLOCK_MALFORMED ? NGHTTP2_PROTOCOL_ERROR
-                                                    : NGHTTP2_REFUSED_STREAM);
+            h2_reset(c, id,
+                     v == H2_BLOCK_MALFORMED ? NGHTTP2_PROTOCOL_ERROR : NGHTTP2_REFUSED_STREAM);
         }
         return;
     }
@@ -437,7 +437,8 @@ static int h2_on_frame_send(nghttp2_session *session, const nghttp2_frame *frame
     return 0;
 }
 
-/* An answer's head that nghttp2 will not send (larger than 64 KiB): without it the stream would hang. */
+/* An answer's head that nghttp2 will not send (larger than 64 KiB): without it the stream would
+ * hang. */
 static int h2_on_frame_not_send(nghttp2_session *session, const nghttp2_frame *frame, int code,
                                 void *user)
 {
@@ -602,7 +603,7 @@ static void h2_respond(struct http_stream *s, const struct http_field *fields, s
         stream_cut(s, HTTP_CLOSE_LIMIT);
         return;
     }
-    nv[count++] = (nghttp2_nv){(uint8_t *)(uintptr_t)":status", (uint8_t *)status, 7, 3, 0};
+    nv[count++] = (nghttp2_nv){(uint8_t *)(uintptr_t) ":status", (uint8_t *)status, 7, 3, 0};
     status[0] = (char)('0' + s->status / 100);
     status[1] = (char)('0' + s->status / 10 % 10);
     status[2] = (char)('0' + s->status % 10);
@@ -617,7 +618,7 @@ static void h2_respond(struct http_stream *s, const struct http_field *fields, s
         struct buf digits = {.p = (uint8_t *)text, .cap = sizeof(text), .max = sizeof(text)};
 
         buf_i64(&digits, length);
-        nv[count++] = (nghttp2_nv){(uint8_t *)(uintptr_t)"content-length", (uint8_t *)text, 14,
+        nv[count++] = (nghttp2_nv){(uint8_t *)(uintptr_t) "content-length", (uint8_t *)text, 14,
                                    digits.len, NGHTTP2_NV_FLAG_NONE};
     }
     if (nghttp2_submit_response(h2_of(c)->session, s->id, nv, count, &body) != 0) {
@@ -628,7 +629,7 @@ static void h2_respond(struct http_stream *s, const struct http_field *fields, s
 
 static void h2_go_on(struct http_stream *s)
 {
-    nghttp2_nv nv = {(uint8_t *)(uintptr_t)":status", (uint8_t *)(uintptr_t)"100", 7, 3,
+    nghttp2_nv nv = {(uint8_t *)(uintptr_t) ":status", (uint8_t *)(uintptr_t) "100", 7, 3,
                      NGHTTP2_NV_FLAG_NONE};
 
     (void)nghttp2_submit_headers(h2_of(s->conn)->session, NGHTTP2_FLAG_NONE, s->id, NULL, &nv, 1,
@@ -682,7 +683,8 @@ static void h2_expired(struct conn *c, enum conn_due which)
     } else if (which == DUE_IDLE) {
         h2_terminate(c, NGHTTP2_NO_ERROR, HTTP_CLOSE_LIMIT);
     } else {
-        h2_terminate(c, which == DUE_SETTINGS ? NGHTTP2_SETTINGS_TIMEOUT : NGHTTP2_ENHANCE_YOUR_CALM,
+        h2_terminate(c,
+                     which == DUE_SETTINGS ? NGHTTP2_SETTINGS_TIMEOUT : NGHTTP2_ENHANCE_YOUR_CALM,
                      HTTP_CLOSE_LIMIT);
     }
 }

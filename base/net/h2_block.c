@@ -1,4 +1,5 @@
-/* h2_block.c - header fields of one h2 message: counted, kept in one piece, checked, made a head. */
+/* h2_block.c - header fields of one h2 message: counted, kept in one piece, checked, made a head.
+ */
 #include "base/net/h2_block.h"
 
 /* Past this many times its bounds a block is an attack (CVE-2026-49975), not a long cookie. */
@@ -9,10 +10,12 @@ struct record {
     uint32_t name_n, value_n;
 };
 
-void h2_block_begin(struct h2_block *b, const struct http_limits *lim, uint32_t count, uint32_t bytes)
+void h2_block_begin(struct h2_block *b, const struct http_limits *lim, uint32_t count,
+                    uint32_t bytes)
 {
     buf_fini(&b->records);
-    buf_init(&b->records, lim->header_bytes_max + (size_t)lim->header_count_max * sizeof(struct record));
+    buf_init(&b->records,
+             lim->header_bytes_max + (size_t)lim->header_count_max * sizeof(struct record));
     b->count = count;
     b->bytes = bytes;
     b->large = false;
@@ -146,8 +149,8 @@ enum h2_verdict h2_block_head(struct h2_block *b, bool end_stream, struct http_s
     head->body = !end_stream;
     head->method_text = pseudo.method;
     head->method = http_method_named(pseudo.method);
-    head->host = pseudo.authority.n != 0 ? pseudo.authority
-                                         : http_field(&head->fields, STR("host"));
+    head->host =
+        pseudo.authority.n != 0 ? pseudo.authority : http_field(&head->fields, STR("host"));
     if (str_eq(pseudo.method, STR("CONNECT"))) {
         return refuse(b, 501);
     }

@@ -18,13 +18,14 @@ enum h2_verdict {
 
 /* Records of {name bytes, value bytes, name, value}; memory only while a block is under way. */
 struct h2_block {
-    struct buf records; /* owned */
+    struct buf records;    /* owned */
     uint32_t count, bytes; /* of this message, trailers included; bytes: sum of name + value + 32 */
     bool large;
     unsigned status; /* with H2_BLOCK_REFUSED */
 };
 
-void h2_block_begin(struct h2_block *b, const struct http_limits *lim, uint32_t count, uint32_t bytes);
+void h2_block_begin(struct h2_block *b, const struct http_limits *lim, uint32_t count,
+                    uint32_t bytes);
 /* keep: false for trailers, which are counted and dropped. */
 enum h2_verdict h2_block_add(struct h2_block *b, const struct http_limits *lim, struct str name,
                              struct str value, bool keep);

@@ -30,8 +30,8 @@ uint32_t h2_scan_feed(struct h2_scan *s, const uint8_t *p, size_t n)
     size_t at = 0;
 
     while (at < n) {
-        size_t take = s->skip != 0 ? size_min(s->skip, n - at)
-                                   : size_min(H2_FRAME_HEAD - s->have, n - at);
+        size_t take =
+            s->skip != 0 ? size_min(s->skip, n - at) : size_min(H2_FRAME_HEAD - s->have, n - at);
 
         if (s->skip != 0) {
             s->skip -= (uint32_t)take;

@@ -1,9 +1,9 @@
 /* server.c - listeners, the accept loop, draining and the counts of one HTTP server. */
 #include "base/net/conn.h"
 
-#define SERVER_ACCEPTS_PER_TURN 32     /* then the open connections have their turn */
-#define SERVER_ACCEPT_RETRY_US 50000   /* out of descriptors: look again */
-#define SERVER_GOAWAY_GAP_US 1000000   /* between the two GOAWAYs: a round trip and more */
+#define SERVER_ACCEPTS_PER_TURN 32   /* then the open connections have their turn */
+#define SERVER_ACCEPT_RETRY_US 50000 /* out of descriptors: look again */
+#define SERVER_GOAWAY_GAP_US 1000000 /* between the two GOAWAYs: a round trip and more */
 #define SERVER_SCRATCH_PLAIN ((size_t)64 << 10)
 #define SERVER_SCRATCH_WIRE ((size_t)1 << 20)
 
@@ -13,7 +13,8 @@ static void listener_watch(struct listener *l);
 
 static void server_resume_accepting(struct http_server *s)
 {
-    LIST_EACH(n, &s->listeners) {
+    LIST_EACH(n, &s->listeners)
+    {
         struct listener *l = CONTAINER_OF(n, struct listener, node);
 
         if (!l->watching && l->sock != NULL) {
@@ -47,7 +48,8 @@ static void server_last_goaway(struct env_timer *t)
 {
     struct http_server *s = CONTAINER_OF(t, struct http_server, drain_timer);
 
-    LIST_EACH(n, &s->conns) {
+    LIST_EACH(n, &s->conns)
+    {
         struct conn *c = CONTAINER_OF(n, struct conn, node);
 
         if (c->state == CONN_OPEN) {
@@ -146,7 +148,7 @@ static void listener_ready(void *ctx, unsigned events)
         if (sock == NULL) {
             return;
         }
-        conn_accepted(l, sock);
+        conn_accepted(l, sock, &peer);
     }
 }
 
@@ -170,6 +172,16 @@ void http_server_listen(struct http_server *s, struct env_sock *listener, struct
     listener_watch(l);
 }
 
+void http_server_set_tls(struct http_server *s, struct tls_context *tls)
+{
+    LIST_EACH(n, &s->listeners)
+    {
+        struct listener *l = CONTAINER_OF(n, struct listener, node);
+
+        l->tls = l->tls != NULL ? tls : NULL;
+    }
+}
+
 void server_conn_gone(struct http_server *s)
 {
     env_defer(s->env, &s->task);
@@ -185,10 +197,12 @@ void http_server_drain(struct http_server *s, void (*drained)(void *ctx), void *
         return;
     }
     s->draining = true;
-    LIST_EACH(n, &s->listeners) {
+    LIST_EACH(n, &s->listeners)
+    {
         listener_close(CONTAINER_OF(n, struct listener, node));
     }
-    LIST_EACH(n, &s->conns) {
+    LIST_EACH(n, &s->conns)
+    {
         struct conn *c = CONTAINER_OF(n, struct conn, node);
 
         if (c->state == CONN_HANDSHAKE) {

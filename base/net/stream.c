@@ -233,8 +233,8 @@ static bool bytes_break_a_head(struct str s)
 bool stream_field_is_ours(struct http_stream *s, const struct http_field *f)
 {
     static const struct str ours[] = {
-        {"connection", 10},  {"transfer-encoding", 17}, {"content-length", 14},
-        {"keep-alive", 10},  {"upgrade", 7},            {"proxy-connection", 16},
+        {"connection", 10}, {"transfer-encoding", 17}, {"content-length", 14}, {"keep-alive", 10},
+        {"upgrade", 7},     {"proxy-connection", 16},
     };
 
     for (size_t i = 0; i < ARRAY_LEN(ours); i++) {
@@ -265,6 +265,11 @@ void *http_stream_user(const struct http_stream *s)
 const struct http_head *http_stream_head(const struct http_stream *s)
 {
     return &s->head;
+}
+
+const struct env_addr *http_stream_peer(const struct http_stream *s)
+{
+    return &s->conn->peer;
 }
 
 struct arena *http_stream_arena(struct http_stream *s)

@@ -1,4 +1,5 @@
-/* tls.c - OpenSSL as a filter between two byte queues. Owns contexts and sessions; knows no sockets.
+/* tls.c - OpenSSL as a filter between two byte queues. Owns contexts and sessions; knows no
+ * sockets.
  *
  * One BIO of our own serves both directions: reads come from the slice being fed (then from what an
  * earlier feed left inside), writes go straight into the caller's cipher queue. So a quiet session
@@ -24,11 +25,13 @@
 struct tls_context {
     SSL_CTX *ssl;      /* owned */
     BIO_METHOD *queue; /* owned: the BIO over our two queues */
+    uint32_t refs;     /* the owner and each session; one thread, so no atomics */
     bool server;
 };
 
 struct tls_session {
-    SSL *ssl; /* owned, with its BIO */
+    SSL *ssl;                    /* owned, with its BIO */
+    struct tls_context *context; /* a reference: the BIO needs its method */
     enum tls_state state;
     const uint8_t *in; /* borrowed for the length of one tls_feed */
     size_t in_n;
@@ -135,6 +138,7 @@ static struct tls_context *context_new(const SSL_METHOD *method, bool server, st
     struct tls_context *c = mem_new(sizeof(*c));
 
     c->server = server;
+    c->refs = 1;
     c->queue = queue_method();
     c->ssl = SSL_CTX_new(method);
     if (c->queue == NULL || c->ssl == NULL ||
@@ -214,7 +218,7 @@ struct tls_context *tls_client_context(const char *ca_path, struct err *e)
 
 void tls_context_free(struct tls_context *c)
 {
-    if (c != NULL) {
+    if (c != NULL && --c->refs == 0) {
         SSL_CTX_free(c->ssl);
         BIO_meth_free(c->queue);
         mem_free(c);
@@ -243,6 +247,8 @@ static struct tls_session *session_new(struct tls_context *c)
         return NULL;
     }
     s->state = TLS_HANDSHAKE;
+    s->context = c;
+    c->refs++;
     buf_init(&s->left, TLS_LEFT_MAX);
     s->ssl = SSL_new(c->ssl);
     bio = BIO_new(c->queue);
@@ -314,6 +320,7 @@ void tls_session_free(struct tls_session *s)
 {
     if (s != NULL) {
         SSL_free(s->ssl);
+        tls_context_free(s->context);
         buf_fini(&s->left);
         mem_free(s);
     }

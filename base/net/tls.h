@@ -12,10 +12,13 @@
 struct tls_context;
 struct tls_session;
 
-/* Certificate chain and key, PEM files; the key must not be readable by others. NULL with a story. */
+/* Certificate chain and key, PEM files; the key must not be readable by others. NULL with a story.
+ */
 struct tls_context *tls_server_context(const char *cert_path, const char *key_path, struct err *e);
 /* Verifies the peer against ca_path (PEM; NULL: the system's store). */
 struct tls_context *tls_client_context(const char *ca_path, struct err *e);
+/* Sessions keep what they need: a context may be freed, or replaced by one with a newer
+ * certificate, while they live. */
 void tls_context_free(struct tls_context *c);
 
 struct tls_session *tls_accept(struct tls_context *c);
@@ -31,11 +34,12 @@ enum tls_state { TLS_HANDSHAKE = 1, TLS_OPEN, TLS_CLOSED, TLS_FAILED };
  * Feeds ciphertext from the socket; plaintext is appended to *plain (its bound stops the read: the
  * rest stays inside and comes with the next call, n may be 0). Ciphertext to send is appended to
  * *cipher. */
-enum tls_state tls_feed(struct tls_session *s, const void *p, size_t n, struct buf *plain, struct buf *cipher);
+enum tls_state tls_feed(struct tls_session *s, const void *p, size_t n, struct buf *plain,
+                        struct buf *cipher);
 /* Encrypts all of p into *cipher. */
 MUST_USE bool tls_write(struct tls_session *s, const void *p, size_t n, struct buf *cipher);
 void tls_shutdown(struct tls_session *s, struct buf *cipher); /* close_notify */
-bool tls_is_h2(const struct tls_session *s);      /* what ALPN chose */
-const char *tls_failure(const struct tls_session *s); /* after TLS_FAILED, for the log */
+bool tls_is_h2(const struct tls_session *s);                  /* what ALPN chose */
+const char *tls_failure(const struct tls_session *s);         /* after TLS_FAILED, for the log */
 
 #endif

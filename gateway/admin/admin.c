@@ -470,6 +470,9 @@ static void on_head(void *ctx, struct http_stream *s, const struct http_head *h)
     arena_init(&a->arena, 16u << 20);
     http_stream_set_user(s, a);
     http_stream_continue(s);
+    if (!h->body) {
+        run_call(a);
+    }
 }
 
 static void on_body(void *ctx, struct http_stream *s, const void *p, size_t n)

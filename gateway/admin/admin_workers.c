@@ -48,8 +48,8 @@ static void add_with(struct admin_call *a, const struct str *models, size_t n)
     buf_init(&out, ADMIN_ANSWER_BYTES_MAX);
     if (n == 0) {
         err_set(&e, ERR_INPUT, "the worker lists no models; name them with --model");
-    } else if (admin_config(a, &c, &e)) {
-        (void)config_worker_add(&c, url_of(a), engine_of(a), models, n, &out, &e);
+    } else if (admin_config(a, &c, &e) && !config_worker_add(&c, url_of(a), engine_of(a), models, n, &out, &e)) {
+        CHECK(e.code != ERR_NONE);
     }
     admin_answer(a, &out, &e);
     buf_fini(&out);

@@ -1,14 +1,15 @@
 /* auth.c - minting keys, reading them from a request's fields, finding them by their HMAC.
  *
- * A key's text lives in the request's fields and, once, in what minted it. Nothing here prints one. */
+ * A key's text lives in the request's fields and, once, in what minted it. Nothing here prints one.
+ */
 #include "gateway/admit/auth.h"
 
 #define KEY_PREFIX_BYTES 3
-#define KEY_RANDOM_BYTES 20  /* 160 bits */
-#define KEY_DIGITS 27        /* 62^27 > 2^160 */
-#define KEY_CHECK_DIGITS 6   /* 62^6 > 2^32 */
+#define KEY_RANDOM_BYTES 20                            /* 160 bits */
+#define KEY_DIGITS 27                                  /* 62^27 > 2^160 */
+#define KEY_CHECK_DIGITS 6                             /* 62^6 > 2^32 */
 #define KEY_BODY_BYTES (KEY_PREFIX_BYTES + KEY_DIGITS) /* what the checksum covers */
-#define HMAC_INDEX_BYTES 16  /* searched by; the rest is compared in constant time */
+#define HMAC_INDEX_BYTES 16 /* searched by; the rest is compared in constant time */
 
 _Static_assert(KEY_BODY_BYTES + KEY_CHECK_DIGITS == AUTH_KEY_BYTES, "length of a key");
 
@@ -136,7 +137,8 @@ static const struct snap_key *find(const struct snapshot *s, const uint8_t hmac[
     return NULL;
 }
 
-enum auth_answer auth_check(const struct snapshot *s, struct str pepper, struct str key, const struct snap_key **out)
+enum auth_answer auth_check(const struct snapshot *s, struct str pepper, struct str key,
+                            const struct snap_key **out)
 {
     uint8_t hmac[SHA256_BYTES];
     const struct snap_key *found;

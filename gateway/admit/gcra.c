@@ -1,8 +1,9 @@
 /* gcra.c - see gcra.h. */
 #include "gateway/admit/gcra.h"
 
-/* What is owed at now_us. A lowered limit cuts the debt to one minute of the new one, so that nobody
- * waits longer than a minute for what an older rule allowed. A clock a little behind drains nothing. */
+/* What is owed at now_us. A lowered limit cuts the debt to one minute of the new one, so that
+ * nobody waits longer than a minute for what an older rule allowed. A clock a little behind drains
+ * nothing. */
 static int64_t debt_at(const struct gcra *g, int64_t limit, uint64_t now_us)
 {
     uint64_t elapsed = now_us > g->at_us ? now_us - g->at_us : 0;
@@ -41,7 +42,8 @@ void gcra_take(struct gcra *g, int64_t limit, int64_t cost, uint64_t now_us)
     g->at_us = u64_max(g->at_us, now_us);
 }
 
-/* Without draining first: max(0, max(0, debt - drained) - back) is max(0, debt - back - drained). */
+/* Without draining first: max(0, max(0, debt - drained) - back) is max(0, debt - back - drained).
+ */
 void gcra_return(struct gcra *g, int64_t tokens)
 {
     CHECK(tokens >= 0 && tokens <= GCRA_LIMIT_MAX);

@@ -1,30 +1,14 @@
-/* quota.c - tenants, their locks, and the life of a hold: reserve, extend, trim, settle. The counting
- * itself is scope.c.
+/* quota.c - tenants, their locks, and the life of a hold: reserve, extend, trim, settle. The
+ * counting itself is scope.c.
  *
  * The table of tenants is fixed and only grows: a look-up takes no lock, a new tenant a short one.
  * A tenant's keys are a small table of its own under the tenant's lock. */
 #include "gateway/admit/quota.h"
-#include "gateway/admit/scope.h"
+#include "gateway/admit/tenants.h"
 #include "base/money.h"
 
-#include <pthread.h>
-
-#define QUOTA_SLOTS (QUOTA_TENANTS_MAX * 2) /* half full at most: probes stay short */
-#define QUOTA_KEY_SLOTS_MIN 8
-
-struct quota_tenant {
-    int32_t tenant_id;
-    pthread_mutex_t lock; /* over all below */
-    int32_t month;        /* newest seen */
-    struct scope own;
-    struct scope *keys;   /* [key_slots], a power of two; at most half full */
-    uint32_t key_slots, n_keys;
-};
-
 struct quota {
-    _Atomic(struct quota_tenant *) slot[QUOTA_SLOTS]; /* never emptied */
-    pthread_mutex_t lock; /* over adding one */
-    uint32_t n_tenants;
+    struct tenants tenants;
     atomic_llong open_holds;
 };
 
@@ -43,8 +27,9 @@ const char *quota_dim_name(enum quota_dim d)
 
 const char *quota_scope_name(enum quota_scope s)
 {
-    static const char *const name[] = {
-        [QUOTA_SCOPE_TENANT] = "tenant", [QUOTA_SCOPE_PROJECT] = "project", [QUOTA_SCOPE_KEY] = "key"};
+    static const char *const name[] = {[QUOTA_SCOPE_TENANT] = "tenant",
+                                       [QUOTA_SCOPE_PROJECT] = "project",
+                                       [QUOTA_SCOPE_KEY] = "key"};
 
     return (unsigned)s < ARRAY_LEN(name) && name[s] != NULL ? name[s] : "none";
 }
@@ -53,130 +38,16 @@ struct quota *quota_new(void)
 {
     struct quota *q = mem_new(sizeof(*q));
 
-    CHECK(pthread_mutex_init(&q->lock, NULL) == 0);
+    tenants_init(&q->tenants);
     return q;
 }
 
 void quota_free(struct quota *q)
 {
-    if (q == NULL) {
-        return;
+    if (q != NULL) {
+        tenants_fini(&q->tenants);
+        mem_free(q);
     }
-    for (uint32_t i = 0; i < QUOTA_SLOTS; i++) {
-        struct quota_tenant *t = atomic_load_explicit(&q->slot[i], memory_order_relaxed);
-
-        if (t != NULL) {
-            pthread_mutex_destroy(&t->lock);
-            mem_free(t->keys);
-            mem_free(t);
-        }
-    }
-    pthread_mutex_destroy(&q->lock);
-    mem_free(q);
-}
-
-/* Ids are dense numbers of Postgres: a multiplication spreads them well enough. */
-static uint32_t slot_of(int32_t id, uint32_t slots)
-{
-    return (uint32_t)(((uint64_t)(uint32_t)id * 0x9e3779b97f4a7c15) >> 32) & (slots - 1);
-}
-
-/* The slot that holds the tenant, or the free one where it belongs. */
-static _Atomic(struct quota_tenant *) *tenant_slot(const struct quota *q, int32_t tenant_id,
-                                                   struct quota_tenant **found)
-{
-    uint32_t i = slot_of(tenant_id, QUOTA_SLOTS);
-
-    for (;; i = (i + 1) & (QUOTA_SLOTS - 1)) { /* ends: at least half of the slots are free */
-        *found = atomic_load_explicit(&q->slot[i], memory_order_acquire);
-        if (*found == NULL || (*found)->tenant_id == tenant_id) {
-            return (_Atomic(struct quota_tenant *) *)&q->slot[i];
-        }
-    }
-}
-
-static struct quota_tenant *tenant_find(const struct quota *q, int32_t tenant_id)
-{
-    struct quota_tenant *t;
-
-    tenant_slot(q, tenant_id, &t);
-    return t;
-}
-
-/* NULL: QUOTA_TENANTS_MAX are known, or no memory. */
-static struct quota_tenant *tenant_get(struct quota *q, int32_t tenant_id)
-{
-    struct quota_tenant *t = tenant_find(q, tenant_id);
-    _Atomic(struct quota_tenant *) *slot;
-
-    if (t != NULL) {
-        return t;
-    }
-    pthread_mutex_lock(&q->lock);
-    slot = tenant_slot(q, tenant_id, &t);
-    if (t == NULL && q->n_tenants < QUOTA_TENANTS_MAX && (t = mem_try(1, sizeof(*t))) != NULL) {
-        t->tenant_id = tenant_id;
-        CHECK(pthread_mutex_init(&t->lock, NULL) == 0);
-        q->n_tenants++;
-        atomic_store_explicit(slot, t, memory_order_release);
-    }
-    pthread_mutex_unlock(&q->lock);
-    return t;
-}
-
-static struct scope *key_slot(struct scope *keys, uint32_t slots, int32_t key_id)
-{
-    uint32_t i = slot_of(key_id, slots);
-
-    while (keys[i].key_id != 0 && keys[i].key_id != key_id) {
-        i = (i + 1) & (slots - 1);
-    }
-    return &keys[i];
-}
-
-static struct scope *key_find(const struct quota_tenant *t, int32_t key_id)
-{
-    struct scope *s = t->keys == NULL ? NULL : key_slot(t->keys, t->key_slots, key_id);
-
-    return s == NULL || s->key_id == 0 ? NULL : s;
-}
-
-static bool keys_grow(struct quota_tenant *t)
-{
-    uint32_t slots = t->key_slots == 0 ? QUOTA_KEY_SLOTS_MIN : t->key_slots * 2;
-    struct scope *keys = mem_try(slots, sizeof(*keys));
-
-    if (keys == NULL) {
-        return false;
-    }
-    for (uint32_t i = 0; i < t->key_slots; i++) {
-        if (t->keys[i].key_id != 0) {
-            *key_slot(keys, slots, t->keys[i].key_id) = t->keys[i];
-        }
-    }
-    mem_free(t->keys);
-    t->keys = keys;
-    t->key_slots = slots;
-    return true;
-}
-
-/* NULL: QUOTA_KEYS_PER_TENANT_MAX are known, or no memory. Good until the next new key. */
-static struct scope *key_get(struct quota_tenant *t, int32_t key_id)
-{
-    struct scope *s = key_find(t, key_id);
-
-    CHECK(key_id != 0);
-    if (s != NULL) {
-        return s;
-    }
-    if (t->n_keys == QUOTA_KEYS_PER_TENANT_MAX ||
-        ((t->n_keys + 1) * 2 > t->key_slots && !keys_grow(t))) {
-        return NULL;
-    }
-    s = key_slot(t->keys, t->key_slots, key_id);
-    s->key_id = key_id;
-    t->n_keys++;
-    return s;
 }
 
 /* Months since year 0, of a day since 1970 (H. Hinnant, chrono-compatible date algorithms). */
@@ -215,9 +86,10 @@ static int32_t tenant_month(struct quota_tenant *t, int32_t month)
     return month < t->month - 1 ? t->month - 1 : month;
 }
 
-static void seed(struct quota *q, int32_t tenant_id, int32_t key_id, bool both, int32_t month, int64_t nusd)
+static void seed(struct quota *q, int32_t tenant_id, int32_t key_id, bool both, int32_t month,
+                 int64_t nusd)
 {
-    struct quota_tenant *t = tenant_get(q, tenant_id);
+    struct quota_tenant *t = tenants_get(&q->tenants, tenant_id);
     struct scope *s;
 
     if (t == NULL) {
@@ -229,27 +101,30 @@ static void seed(struct quota *q, int32_t tenant_id, int32_t key_id, bool both, 
         if (key_id == 0 || both) {
             scope_seed(&t->own, month, nusd);
         }
-        if (key_id != 0 && (s = key_get(t, key_id)) != NULL) {
+        if (key_id != 0 && (s = tenant_key_get(t, key_id)) != NULL) {
             scope_seed(s, month, nusd);
         }
     }
     pthread_mutex_unlock(&t->lock);
 }
 
-void quota_seed(struct quota *q, int32_t tenant_id, int32_t key_id, int32_t period, int64_t spent_nusd)
+void quota_seed(struct quota *q, int32_t tenant_id, int32_t key_id, int32_t period,
+                int64_t spent_nusd)
 {
     CHECK(period >= 197001 && period % 100 >= 1 && period % 100 <= 12);
     seed(q, tenant_id, key_id, false, month_of_period(period), spent_nusd);
 }
 
-void quota_seed_charge(struct quota *q, int32_t tenant_id, int32_t key_id, uint64_t occurred_us, int64_t nusd)
+void quota_seed_charge(struct quota *q, int32_t tenant_id, int32_t key_id, uint64_t occurred_us,
+                       int64_t nusd)
 {
     seed(q, tenant_id, key_id, true, month_of(occurred_us), nusd);
 }
 
 void quota_seed_row(struct quota *q, const struct entry *row)
 {
-    quota_seed_charge(q, row->tenant_id, row->key_id, row->occurred_us, money_nusd_ceil(money_of(row->cost_pusd)));
+    quota_seed_charge(q, row->tenant_id, row->key_id, row->occurred_us,
+                      money_nusd_ceil(money_of(row->cost_pusd)));
 }
 
 int64_t quota_output_max(const struct snap_tenant *t, const struct snap_key *k)
@@ -282,7 +157,8 @@ static void answer_later(struct env *env, struct quota_hold *h)
 
 /* Both scopes or none. Under the tenant's lock. */
 static void hold_take(struct quota_tenant *qt, struct scope *key, struct quota_hold *h,
-                      const struct snap_tenant *t, const struct snap_key *k, const struct scope_ask *a)
+                      const struct snap_tenant *t, const struct snap_key *k,
+                      const struct scope_ask *a)
 {
     h->verdict = (struct quota_verdict){.answer = QUOTA_GRANTED};
     scope_judge(&qt->own, QUOTA_SCOPE_TENANT, &t->limits, a, &h->verdict);
@@ -298,20 +174,23 @@ static void hold_take(struct quota_tenant *qt, struct scope *key, struct quota_h
     h->out_tokens += a->cost[RATE_OUTPUT];
 }
 
-void quota_reserve(struct quota *q, struct env *env, struct quota_hold *h, const struct snap_tenant *t,
-                   const struct snap_key *k, int64_t in_tokens, int64_t out_tokens, int64_t nusd)
+void quota_reserve(struct quota *q, struct env *env, struct quota_hold *h,
+                   const struct snap_tenant *t, const struct snap_key *k, int64_t in_tokens,
+                   int64_t out_tokens, int64_t nusd)
 {
-    struct quota_tenant *qt = tenant_get(q, t->tenant_id);
+    struct quota_tenant *qt = tenants_get(&q->tenants, t->tenant_id);
     struct scope_ask a = {{1, in_tokens, out_tokens}, 1, nusd, 0, env_now_us(env)};
     struct scope *key;
 
     CHECK(!h->active && !h->task.queued && in_tokens >= 0 && out_tokens >= 0 && nusd >= 0);
-    *h = (struct quota_hold){
-        .tenant_id = t->tenant_id, .key_id = k->key_id, .on_answer = h->on_answer, .verdict = {.answer = QUOTA_FULL}};
+    *h = (struct quota_hold){.tenant_id = t->tenant_id,
+                             .key_id = k->key_id,
+                             .on_answer = h->on_answer,
+                             .verdict = {.answer = QUOTA_FULL}};
     if (qt != NULL) {
         pthread_mutex_lock(&qt->lock);
         a.month = tenant_month(qt, month_of(env_wall_us(env)));
-        if ((key = key_get(qt, k->key_id)) != NULL) {
+        if ((key = tenant_key_get(qt, k->key_id)) != NULL) {
             hold_take(qt, key, h, t, k, &a);
         }
         pthread_mutex_unlock(&qt->lock);
@@ -324,17 +203,18 @@ void quota_reserve(struct quota *q, struct env *env, struct quota_hold *h, const
     answer_later(env, h);
 }
 
-void quota_extend(struct quota *q, struct env *env, struct quota_hold *h, const struct snap_tenant *t,
-                  const struct snap_key *k, int64_t out_tokens, int64_t nusd)
+void quota_extend(struct quota *q, struct env *env, struct quota_hold *h,
+                  const struct snap_tenant *t, const struct snap_key *k, int64_t out_tokens,
+                  int64_t nusd)
 {
-    struct quota_tenant *qt = tenant_find(q, h->tenant_id);
+    struct quota_tenant *qt = tenants_find(&q->tenants, h->tenant_id);
     struct scope_ask a = {{0, 0, out_tokens}, 0, nusd, month_of_period(h->period), env_now_us(env)};
     struct scope *key;
 
     CHECK(h->active && !h->task.queued && out_tokens >= 0 && nusd >= 0);
     CHECK(qt != NULL && t->tenant_id == h->tenant_id && k->key_id == h->key_id);
     pthread_mutex_lock(&qt->lock);
-    key = key_find(qt, h->key_id);
+    key = tenant_key_find(qt, h->key_id);
     CHECK(key != NULL);
     if (a.month < qt->month - 1) { /* its month's counters are gone: nothing is left to count in */
         h->verdict = (struct quota_verdict){
@@ -346,10 +226,11 @@ void quota_extend(struct quota *q, struct env *env, struct quota_hold *h, const 
     answer_later(env, h);
 }
 
-/* Of a hold: `held_nusd` leaves both budgets, `spent_nusd` of it as a charge; unused tokens go back.
- * Under the tenant's lock. */
-static void hold_give_back(struct quota_tenant *qt, struct scope *key, struct quota_hold *h, int64_t held_nusd,
-                           int64_t spent_nusd, int64_t in_unused, int64_t out_unused)
+/* Of a hold: `held_nusd` leaves both budgets, `spent_nusd` of it as a charge; unused tokens go
+ * back. Under the tenant's lock. */
+static void hold_give_back(struct quota_tenant *qt, struct scope *key, struct quota_hold *h,
+                           int64_t held_nusd, int64_t spent_nusd, int64_t in_unused,
+                           int64_t out_unused)
 {
     struct scope *s[] = {&qt->own, key};
 
@@ -369,9 +250,10 @@ static int64_t excess(int64_t held, int64_t needed)
     return held > needed ? held - needed : 0;
 }
 
-void quota_trim(struct quota *q, struct quota_hold *h, int64_t in_tokens, int64_t nusd, uint64_t now_us)
+void quota_trim(struct quota *q, struct quota_hold *h, int64_t in_tokens, int64_t nusd,
+                uint64_t now_us)
 {
-    struct quota_tenant *qt = tenant_find(q, h->tenant_id);
+    struct quota_tenant *qt = tenants_find(&q->tenants, h->tenant_id);
 
     (void)now_us;
     if (!h->active) {
@@ -379,21 +261,24 @@ void quota_trim(struct quota *q, struct quota_hold *h, int64_t in_tokens, int64_
     }
     CHECK(qt != NULL);
     pthread_mutex_lock(&qt->lock);
-    hold_give_back(qt, key_find(qt, h->key_id), h, excess(h->held_nusd, nusd), 0, excess(h->in_tokens, in_tokens), 0);
+    hold_give_back(qt, tenant_key_find(qt, h->key_id), h, excess(h->held_nusd, nusd), 0,
+                   excess(h->in_tokens, in_tokens), 0);
     pthread_mutex_unlock(&qt->lock);
 }
 
 /* The one end of a hold. */
-static void hold_end(struct quota *q, struct quota_hold *h, int64_t nusd, int64_t in_tokens, int64_t out_tokens)
+static void hold_end(struct quota *q, struct quota_hold *h, int64_t nusd, int64_t in_tokens,
+                     int64_t out_tokens)
 {
-    struct quota_tenant *qt = tenant_find(q, h->tenant_id);
+    struct quota_tenant *qt = tenants_find(&q->tenants, h->tenant_id);
     struct scope *key;
 
     CHECK(qt != NULL && nusd >= 0 && nusd <= h->held_nusd);
     pthread_mutex_lock(&qt->lock);
-    key = key_find(qt, h->key_id);
+    key = tenant_key_find(qt, h->key_id);
     CHECK(key != NULL && qt->own.concurrent > 0 && key->concurrent > 0);
-    hold_give_back(qt, key, h, h->held_nusd, nusd, excess(h->in_tokens, in_tokens), excess(h->out_tokens, out_tokens));
+    hold_give_back(qt, key, h, h->held_nusd, nusd, excess(h->in_tokens, in_tokens),
+                   excess(h->out_tokens, out_tokens));
     qt->own.concurrent--;
     key->concurrent--;
     pthread_mutex_unlock(&qt->lock);
@@ -401,7 +286,8 @@ static void hold_end(struct quota *q, struct quota_hold *h, int64_t nusd, int64_
     atomic_fetch_sub_explicit(&q->open_holds, 1, memory_order_relaxed);
 }
 
-void quota_settle(struct quota *q, struct quota_hold *h, int64_t nusd, int64_t in_tokens, int64_t out_tokens, uint64_t now_us)
+void quota_settle(struct quota *q, struct quota_hold *h, int64_t nusd, int64_t in_tokens,
+                  int64_t out_tokens, uint64_t now_us)
 {
     (void)now_us;
     if (h->active) {
@@ -421,8 +307,8 @@ void quota_drop(struct quota *q, struct quota_hold *h, uint64_t now_us)
 }
 
 /* The scope with the least left is the one that clients must mind. */
-static void view_rate(const struct scope *s, enum scope_rate r, const struct quota_limits *l, uint64_t now_us,
-                      int64_t v[3])
+static void view_rate(const struct scope *s, enum scope_rate r, const struct quota_limits *l,
+                      uint64_t now_us, int64_t v[3])
 {
     static const struct gcra untouched;
     const struct gcra *g = s != NULL ? &s->rate[r] : &untouched;
@@ -439,17 +325,19 @@ static void view_rate(const struct scope *s, enum scope_rate r, const struct quo
     }
 }
 
-void quota_view(struct quota *q, const struct snap_tenant *t, const struct snap_key *k, uint64_t now_us, struct quota_view *out)
+void quota_view(struct quota *q, const struct snap_tenant *t, const struct snap_key *k,
+                uint64_t now_us, struct quota_view *out)
 {
-    int64_t requests[3] = {QUOTA_NONE, QUOTA_NONE, QUOTA_NONE}, tokens[3] = {QUOTA_NONE, QUOTA_NONE, QUOTA_NONE};
-    struct quota_tenant *qt = tenant_find(q, t->tenant_id);
+    int64_t requests[3] = {QUOTA_NONE, QUOTA_NONE, QUOTA_NONE},
+            tokens[3] = {QUOTA_NONE, QUOTA_NONE, QUOTA_NONE};
+    struct quota_tenant *qt = tenants_find(&q->tenants, t->tenant_id);
     const struct quota_limits *l[] = {&t->limits, &k->limits};
     const struct scope *s[2] = {NULL, NULL};
 
     if (qt != NULL) {
         pthread_mutex_lock(&qt->lock);
         s[0] = &qt->own;
-        s[1] = key_find(qt, k->key_id);
+        s[1] = tenant_key_find(qt, k->key_id);
     }
     for (size_t i = 0; i < ARRAY_LEN(s); i++) {
         view_rate(s[i], RATE_REQUESTS, l[i], now_us, requests);
@@ -459,12 +347,13 @@ void quota_view(struct quota *q, const struct snap_tenant *t, const struct snap_
     if (qt != NULL) {
         pthread_mutex_unlock(&qt->lock);
     }
-    *out = (struct quota_view){requests[0], requests[1], requests[2], tokens[0], tokens[1], tokens[2]};
+    *out =
+        (struct quota_view){requests[0], requests[1], requests[2], tokens[0], tokens[1], tokens[2]};
 }
 
 bool quota_state(struct quota *q, int32_t tenant_id, int32_t key_id, struct quota_scope_state *out)
 {
-    struct quota_tenant *t = tenant_find(q, tenant_id);
+    struct quota_tenant *t = tenants_find(&q->tenants, tenant_id);
     const struct scope *s;
 
     *out = (struct quota_scope_state){0};
@@ -472,11 +361,12 @@ bool quota_state(struct quota *q, int32_t tenant_id, int32_t key_id, struct quot
         return false;
     }
     pthread_mutex_lock(&t->lock);
-    s = key_id == 0 ? &t->own : key_find(t, key_id);
+    s = key_id == 0 ? &t->own : tenant_key_find(t, key_id);
     if (s != NULL) {
         struct scope_budget b = scope_budget_of(s, t->month);
 
-        *out = (struct quota_scope_state){period_of_month(t->month), b.spent_nusd, b.held_nusd, s->concurrent};
+        *out = (struct quota_scope_state){period_of_month(t->month), b.spent_nusd, b.held_nusd,
+                                          s->concurrent};
     }
     pthread_mutex_unlock(&t->lock);
     return s != NULL;

@@ -12,7 +12,8 @@ int64_t scope_rate_limit(const struct quota_limits *l, enum scope_rate r)
     return v < 0 ? QUOTA_NONE : v < GCRA_LIMIT_MAX ? v : GCRA_LIMIT_MAX;
 }
 
-/* Cut down to whole nano-USD: counters are rounded up, so the ledger's sum stays under the limit. */
+/* Cut down to whole nano-USD: counters are rounded up, so the ledger's sum stays under the limit.
+ */
 static int64_t budget_limit_nusd(const struct quota_limits *l)
 {
     return l->budget_month_pusd < 0 ? SCOPE_NUSD_MAX : l->budget_month_pusd / 1000;
@@ -124,7 +125,8 @@ void scope_judge(const struct scope *s, enum quota_scope which, const struct quo
     worsen(worst, &v);
 }
 
-void scope_take(struct scope *s, const struct quota_limits *l, const struct scope_ask *a, int64_t taken[2])
+void scope_take(struct scope *s, const struct quota_limits *l, const struct scope_ask *a,
+                int64_t taken[2])
 {
     struct scope_budget *b = budget_open(s, a->month);
 
@@ -174,6 +176,7 @@ void scope_seed(struct scope *s, int32_t month, int64_t spent_nusd)
 
     CHECK(spent_nusd >= 0);
     if (b != NULL) {
-        b->spent_nusd = spent_nusd > SCOPE_NUSD_MAX - b->spent_nusd ? SCOPE_NUSD_MAX : b->spent_nusd + spent_nusd;
+        b->spent_nusd = spent_nusd > SCOPE_NUSD_MAX - b->spent_nusd ? SCOPE_NUSD_MAX
+                                                                    : b->spent_nusd + spent_nusd;
     }
 }

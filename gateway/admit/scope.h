@@ -3,7 +3,8 @@
  *
  * Pure; the tenant's lock is held by the caller. Judge all scopes first, then take from all: a
  * refusal has written nothing. Months are counted (year x 12 + month - 1), so that one parity bit
- * tells this month's counter from the last one's: a hold settles into the month that it was taken in. */
+ * tells this month's counter from the last one's: a hold settles into the month that it was taken
+ * in. */
 #ifndef GATEWAY_ADMIT_SCOPE_H
 #define GATEWAY_ADMIT_SCOPE_H
 
@@ -17,10 +18,11 @@ enum scope_rate { RATE_REQUESTS, RATE_INPUT, RATE_OUTPUT, SCOPE_RATES };
 
 struct scope_budget {
     int32_t month;
-    int64_t spent_nusd, held_nusd; /* spent + held <= limit, unless the limit was lowered or seeded past */
+    int64_t spent_nusd,
+        held_nusd; /* spent + held <= limit, unless the limit was lowered or seeded past */
 };
 
-struct scope { /* all zero: never used */
+struct scope {      /* all zero: never used */
     int32_t key_id; /* 0: free slot, or the tenant's own */
     int64_t concurrent;
     struct gcra rate[SCOPE_RATES];
@@ -40,7 +42,8 @@ struct scope_ask {
 void scope_judge(const struct scope *s, enum quota_scope which, const struct quota_limits *l,
                  const struct scope_ask *a, struct quota_verdict *worst);
 /* Takes what was judged to fit. taken: input and output tokens that left a bucket, added. */
-void scope_take(struct scope *s, const struct quota_limits *l, const struct scope_ask *a, int64_t taken[2]);
+void scope_take(struct scope *s, const struct quota_limits *l, const struct scope_ask *a,
+                int64_t taken[2]);
 /* Tokens back into one bucket, at most what was taken of it. */
 void scope_return(struct scope *s, enum scope_rate r, int64_t unused, int64_t *taken);
 /* A hold shrinks by `held`; `spent` of it becomes a charge. A month that is gone is gone. */

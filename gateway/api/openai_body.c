@@ -17,8 +17,10 @@ static bool is_one_of(struct str key, const char *const *names, size_t n)
 
 /* Written below from what was checked, or checked to be the default. */
 static const char *const written_here[] = {
-    "model",  "max_tokens", "max_completion_tokens", "stream", "stream_options",
-    "prompt", "n",          "best_of",               "echo",   "suffix",
+    "model",  "max_tokens",     "max_completion_tokens",
+    "stream", "stream_options", "prompt",
+    "n",      "best_of",        "echo",
+    "suffix",
 };
 
 /* For the ledger, the router or a hosted service. */
@@ -41,17 +43,54 @@ static const char *const ends_here[] = {
  * ask for the engine's insides. */
 static const char *const engine_private[] = {
     /* length past the hold */
-    "n_predict", "max_new_tokens", "min_tokens", "n_keep", "n_discard", "documents",
-    "chat_template", "prompt_embeds", "truncate_prompt_tokens", "add_special_tokens",
-    "input_ids", "n_probs", "t_max_predict_ms", "use_beam_search", "length_penalty",
+    "n_predict",
+    "max_new_tokens",
+    "min_tokens",
+    "n_keep",
+    "n_discard",
+    "documents",
+    "chat_template",
+    "prompt_embeds",
+    "truncate_prompt_tokens",
+    "add_special_tokens",
+    "input_ids",
+    "n_probs",
+    "t_max_predict_ms",
+    "use_beam_search",
+    "length_penalty",
     /* tenants, queue and placement */
-    "priority", "cache_salt", "extra_key", "request_id", "rid", "id_slot", "slot_id",
-    "cache_prompt", "lora", "lora_path", "adapter_id", "session_params", "kv_transfer_params",
-    "bootstrap_host", "bootstrap_port", "bootstrap_room", "data_parallel_rank", "vllm_xargs",
+    "priority",
+    "cache_salt",
+    "extra_key",
+    "request_id",
+    "rid",
+    "id_slot",
+    "slot_id",
+    "cache_prompt",
+    "lora",
+    "lora_path",
+    "adapter_id",
+    "session_params",
+    "kv_transfer_params",
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "data_parallel_rank",
+    "vllm_xargs",
     /* code and insides */
-    "logits_processors", "custom_logit_processor", "custom_params", "return_hidden_states",
-    "return_token_ids", "return_tokens_as_token_ids", "return_meta_info", "timings_per_token",
-    "return_progress", "response_fields", "samplers", "grammar_lazy", "grammar_triggers",
+    "logits_processors",
+    "custom_logit_processor",
+    "custom_params",
+    "return_hidden_states",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+    "return_meta_info",
+    "timings_per_token",
+    "return_progress",
+    "response_fields",
+    "samplers",
+    "grammar_lazy",
+    "grammar_triggers",
 };
 
 /* What our worker knows. */

@@ -6,7 +6,7 @@
 
 #include "gateway/api/openai.h"
 
-#define CHECK_PATH_BYTES 64      /* as api_error.param */
+#define CHECK_PATH_BYTES 64       /* as api_error.param */
 #define CHECK_SCHEMA_DEPTH_MAX 64 /* deeper schemas overflow the stack of some engines */
 
 /* messages and tools of a chat; repairs the tree where engines differ: role developer becomes
@@ -16,7 +16,8 @@ MUST_USE bool openai_check_messages(struct openai_request *r, const struct json 
 MUST_USE bool openai_check_tools(struct openai_request *r, const struct json *root,
                                  struct api_error *e);
 MUST_USE bool openai_check_depth(const struct json *v, const char *param, struct api_error *e);
-/* At least as many bytes as a template makes of v when it shows it as JSON, indented and escaped. */
+/* At least as many bytes as a template makes of v when it shows it as JSON, indented and escaped.
+ */
 uint64_t openai_shown_bytes(const struct json *v, unsigned depth);
 
 static inline bool openai_is_string(const struct json *v)

@@ -125,10 +125,10 @@ static bool check_part(const struct place *at, const struct json *part, unsigned
         at->r->text_bytes += text->text.n;
         return true;
     }
-    if (str_eq(type->text, STR("image_url")) && !check_image(at, part, i)) {
-        return false;
-    }
     at->r->images++;
+    if (str_eq(type->text, STR("image_url"))) { /* its tokens follow its size, not its bytes */
+        return check_image(at, part, i);
+    }
     at->r->text_bytes += openai_shown_bytes(part, 0);
     return true;
 }
@@ -243,8 +243,7 @@ static bool check_message(const struct place *at, struct json *message)
     } else if (str_eq(name, STR("function"))) {
         sound = check_content(at, message, true);
     } else {
-        return fault(at, ".role",
-                     "expected system, developer, user, assistant, tool or function");
+        return fault(at, ".role", "expected system, developer, user, assistant, tool or function");
     }
     return sound && check_label(at, message, STR("name"), ".name") &&
            check_label(at, message, STR("tool_call_id"), ".tool_call_id") &&
@@ -308,8 +307,9 @@ static bool check_tool_choice(const struct json *root, const struct json *tools,
                 (str_eq(choice->text, STR("required")) && !json_is_absent(tools));
     }
     if (!sound) {
-        api_error_invalid(e, "tool_choice", "Invalid 'tool_choice': expected none, auto, required "
-                                            "(with tools) or an object that names a tool.");
+        api_error_invalid(e, "tool_choice",
+                          "Invalid 'tool_choice': expected none, auto, required "
+                          "(with tools) or an object that names a tool.");
     }
     return sound;
 }

@@ -38,8 +38,7 @@ static bool take_bool(const struct json *o, const char *key, bool *out, struct a
     return openai_is_bool(v) || wrong_type(e, key, "a boolean");
 }
 
-static bool take_string(const struct json *o, const char *key, struct str *out,
-                        struct api_error *e)
+static bool take_string(const struct json *o, const char *key, struct str *out, struct api_error *e)
 {
     const struct json *v = json_get(o, str_c(key));
 
@@ -53,8 +52,8 @@ static bool take_string(const struct json *o, const char *key, struct str *out,
     return true;
 }
 
-static bool take_int(const struct json *o, const char *key, int64_t low, int64_t high,
-                     int64_t *out, struct api_error *e)
+static bool take_int(const struct json *o, const char *key, int64_t low, int64_t high, int64_t *out,
+                     struct api_error *e)
 {
     const struct json *v = json_get(o, str_c(key));
 
@@ -85,9 +84,8 @@ static bool check_numbers(const struct json *root, struct api_error *e)
         const char *key;
         double low, high;
     } ranges[] = {
-        {"temperature", 0, 2},        {"top_p", 0, 1},
-        {"frequency_penalty", -2, 2}, {"presence_penalty", -2, 2},
-        {"min_p", 0, 1},              {"repetition_penalty", 0, 100},
+        {"temperature", 0, 2},       {"top_p", 0, 1}, {"frequency_penalty", -2, 2},
+        {"presence_penalty", -2, 2}, {"min_p", 0, 1}, {"repetition_penalty", 0, 100},
         {"top_k", -1, 1e9},
     };
 
@@ -411,8 +409,8 @@ bool openai_parse(struct arena *a, enum endpoint ep, struct str body, struct ope
     CHECK(ep == ENDPOINT_CHAT || ep == ENDPOINT_COMPLETIONS);
     *out = (struct openai_request){.endpoint = ep, .max_tokens = -1, .tier = TIER_STANDARD};
     return read_root(a, body, out, e) && read_model(out, e) &&
-           (ep == ENDPOINT_CHAT ? read_chat(out, e) : read_prompt(out, e)) &&
-           read_stream(out, e) && read_max_tokens(out, e) && read_tier(out, e) &&
-           check_numbers(out->root, e) && check_logprobs(out, e) && check_stop(out->root, e) &&
-           check_logit_bias(out->root, e) && check_unsupported(out, e) && read_labels(out, e);
+           (ep == ENDPOINT_CHAT ? read_chat(out, e) : read_prompt(out, e)) && read_stream(out, e) &&
+           read_max_tokens(out, e) && read_tier(out, e) && check_numbers(out->root, e) &&
+           check_logprobs(out, e) && check_stop(out->root, e) && check_logit_bias(out->root, e) &&
+           check_unsupported(out, e) && read_labels(out, e);
 }

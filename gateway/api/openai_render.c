@@ -98,8 +98,8 @@ static void render_delta(const struct openai_delta *d, struct buf *out)
     buf_byte(out, '}');
 }
 
-void openai_render_chunk(const struct openai_answer *a, const struct openai_delta *d,
-                         enum finish f, struct buf *out)
+void openai_render_chunk(const struct openai_answer *a, const struct openai_delta *d, enum finish f,
+                         struct buf *out)
 {
     buf_c(out, "data: ");
     render_head(a, "chat.completion.chunk", out);

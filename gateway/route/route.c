@@ -1,7 +1,9 @@
-/* route.c - algorithm R. See route.h for the formula and README.md for its constants.
+/* route.c - algorithm R, and the rate it divides by. See route.h for the formula and README.md for
+ * its constants.
  *
  * Loads are whole numbers, so their sums are exact in any order, and every other number of a
- * candidate depends on that candidate alone: the choice does not depend on the order of the list. */
+ * candidate depends on that candidate alone: the choice does not depend on the order of the list.
+ */
 #include "gateway/route/route.h"
 #include "base/hash.h"
 
@@ -13,6 +15,13 @@
 #define LOAD_REQUESTS 0.7
 #define LOAD_CONTEXT 0.3
 #define LOAD_CONTEXT_TOKENS 2000.0 /* beside the mean: a short context is no load */
+
+/* Shorter samples measure the wire and the step, not prefill. */
+#define RATE_TOKENS_MIN 256
+#define RATE_SAMPLES_MIN 8
+/* Within this of the fleet's median a worker is like the others. */
+#define RATE_NEAR_LOW 0.6
+#define RATE_NEAR_HIGH 1.67
 
 static bool is_gated(const struct route_candidate *c)
 {
@@ -59,7 +68,8 @@ static double score(const struct route_candidate *c, const struct field *f)
 }
 
 /* Is a better than b, whose score is the same? */
-static bool wins_tie(const struct route_candidate *a, const struct route_candidate *b, uint64_t root)
+static bool wins_tie(const struct route_candidate *a, const struct route_candidate *b,
+                     uint64_t root)
 {
     uint64_t wa, wb;
 
@@ -71,8 +81,8 @@ static bool wins_tie(const struct route_candidate *a, const struct route_candida
     return wa != wb ? wa > wb : a->worker_id < b->worker_id;
 }
 
-static enum route_reason reason_of(const struct route_candidate *c, unsigned left, unsigned best_score,
-                                   unsigned fewest)
+static enum route_reason reason_of(const struct route_candidate *c, unsigned left,
+                                   unsigned best_score, unsigned fewest)
 {
     if (left == 1) {
         return ROUTE_ONLY_ONE;
@@ -155,7 +165,48 @@ void route_pick(const struct route_candidate *c, unsigned n, double prompt_token
     *out = (struct route_choice){
         .index = best,
         .reason = reason_of(&c[best], n_left, same_score, same_both),
-        .predicted_ttft_s = (c[best].queued_tokens + uncached(&c[best], f.prompt_tokens)) / rate(&c[best]),
+        .predicted_ttft_s =
+            (c[best].queued_tokens + uncached(&c[best], f.prompt_tokens)) / rate(&c[best]),
         .predicted_cached = matched(&c[best], f.prompt_tokens),
     };
+}
+
+void route_rate_add(struct route_rate *r, double tokens, double seconds)
+{
+    if (!(tokens >= RATE_TOKENS_MIN) || !(seconds > 0)) {
+        return;
+    }
+    r->sample[r->count % ROUTE_RATE_SAMPLES] = (float)(tokens / seconds);
+    /* The counter wraps after 4 thousand million samples: it then restarts full, not empty. */
+    r->count = r->count == UINT32_MAX ? ROUTE_RATE_SAMPLES : r->count + 1;
+}
+
+double route_rate_median(const struct route_rate *r)
+{
+    float v[ROUTE_RATE_SAMPLES];
+    uint32_t n = r->count < ROUTE_RATE_SAMPLES ? r->count : ROUTE_RATE_SAMPLES;
+
+    if (n < RATE_SAMPLES_MIN) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < n; i++) { /* insertion sort: 64 at most */
+        uint32_t j = i;
+
+        for (; j > 0 && v[j - 1] > r->sample[i]; j--) {
+            v[j] = v[j - 1];
+        }
+        v[j] = r->sample[i];
+    }
+    return n % 2 == 1 ? (double)v[n / 2] : ((double)v[n / 2 - 1] + (double)v[n / 2]) / 2;
+}
+
+double route_rate_used(double own, double fleet)
+{
+    if (!(fleet > 0)) {
+        return own > 0 ? own : ROUTE_RATE_DEFAULT;
+    }
+    if (!(own > 0) || (own >= RATE_NEAR_LOW * fleet && own <= RATE_NEAR_HIGH * fleet)) {
+        return fleet;
+    }
+    return own;
 }

@@ -85,12 +85,11 @@ static bool add_index(struct arena *a, struct json *parent, uint32_t index)
 
     (void)snprintf(text, sizeof(text), "%u", index);
     kept = arena_str(a, str_c(text));
-    return kept.p != NULL &&
-           usage_node(a, parent, JSON_NUMBER, STR("index"), kept) != NULL;
+    return kept.p != NULL && usage_node(a, parent, JSON_NUMBER, STR("index"), kept) != NULL;
 }
 
-static bool add_id(const struct usage_calls *c, struct arena *a, struct json *parent,
-                   struct str id, uint32_t index)
+static bool add_id(const struct usage_calls *c, struct arena *a, struct json *parent, struct str id,
+                   uint32_t index)
 {
     char text[ID_TEXT_BYTES] = "call_", hex[2 * ID_EVENT_BYTES + 1];
 
@@ -194,8 +193,8 @@ static bool repair_delta(struct usage_calls *c, struct arena *a, struct json *ca
         c->count++;
     }
     /* Clients join the names of a call's deltas: a repeated one must not pass, a piece must. */
-    with_name = s.name.n > 0 && (known->name == 0 || (!known->has_arguments &&
-                                                      known->name != text_hash(s.name)));
+    with_name = s.name.n > 0 &&
+                (known->name == 0 || (!known->has_arguments && known->name != text_hash(s.name)));
     if (!add_index(a, &fresh, at) ||
         (first && (!add_id(c, a, &fresh, s.id, at) || !add(a, &fresh, "type", type_of(call)))) ||
         !add_function(a, &fresh, &s, with_name, first) || !add_others(a, &fresh, call)) {

@@ -154,8 +154,8 @@ static bool read_choice(struct usage_calls *calls, struct arena *a, enum endpoin
     return true;
 }
 
-bool usage_read_chunk(struct usage_calls *calls, struct arena *a, enum endpoint ep,
-                      struct str data, struct usage_chunk *out)
+bool usage_read_chunk(struct usage_calls *calls, struct arena *a, enum endpoint ep, struct str data,
+                      struct usage_chunk *out)
 {
     const struct json *root = usage_parse(a, data), *choice;
 

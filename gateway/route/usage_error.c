@@ -57,7 +57,8 @@ bool usage_is_error(const struct json *root)
     struct str object = text_or_empty(root, STR("object"));
     struct str type = text_or_empty(root, STR("type"));
 
-    if (error != NULL && (error->type == JSON_OBJECT || (usage_is_text(error) && error->text.n > 0))) {
+    if (error != NULL &&
+        (error->type == JSON_OBJECT || (usage_is_text(error) && error->text.n > 0))) {
         return true;
     }
     return str_eq(object, STR("error")) || str_eq(type, STR("error")) ||
@@ -117,13 +118,13 @@ static bool number_before(struct str s, struct str words, int64_t *out)
 static bool is_overflow(const struct said *s)
 {
     static const struct str words[] = {
-        {"maximum context length", 22},   {"maximum model length", 20},
-        {"model's context length", 22},   {"available context size", 22},
-        {"exceeds the context", 19},      {"exceed context", 14},
-        {"context window", 14},           {"context length exceeded", 23},
-        {"context_length_exceeded", 23},  {"must be at least 1, got -", 25},
-        {"maximum allowed length", 22},   {"prompt is too long", 18},
-        {"input is too long", 17},        {"larger than the max context", 27},
+        {"maximum context length", 22},  {"maximum model length", 20},
+        {"model's context length", 22},  {"available context size", 22},
+        {"exceeds the context", 19},     {"exceed context", 14},
+        {"context window", 14},          {"context length exceeded", 23},
+        {"context_length_exceeded", 23}, {"must be at least 1, got -", 25},
+        {"maximum allowed length", 22},  {"prompt is too long", 18},
+        {"input is too long", 17},       {"larger than the max context", 27},
         {"max_model_len", 13},
     };
 
@@ -175,9 +176,11 @@ static bool is_alnum(char c)
 static bool word_is_inside(struct str w)
 {
     static const struct str marks[] = {
-        {"://", 3},  {".py", 3},           {".gguf", 5}, {".safetensors", 12},
-        {"\\", 1},   {"site-packages", 13}, {"0x", 2},    {"localhost", 9},
-        {".cu:", 4}, {".cpp", 4},
+        {"://", 3},   {".py", 3},
+        {".gguf", 5}, {".safetensors", 12},
+        {"\\", 1},    {"site-packages", 13},
+        {"0x", 2},    {"localhost", 9},
+        {".cu:", 4},  {".cpp", 4},
     };
     size_t slashes = 0, dots = 0, i = 0;
     bool numeric = true;

@@ -5,7 +5,8 @@
 #include "gateway/route/usage.h"
 
 /* Parses what an engine sent. Bytes that are not UTF-8 become U+FFFD, -Infinity -9999.0 (as OpenAI
- * clamps logprobs), NaN and Infinity null; a well-formed text is parsed as it is. NULL: not JSON. */
+ * clamps logprobs), NaN and Infinity null; a well-formed text is parsed as it is. NULL: not JSON.
+ */
 struct json *usage_parse(struct arena *a, struct str text);
 /* A new node, appended to parent (NULL: alone). NULL: arena exhausted. */
 struct json *usage_node(struct arena *a, struct json *parent, enum json_type type, struct str key,

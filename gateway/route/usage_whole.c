@@ -63,8 +63,8 @@ static bool read_answer(struct usage_calls *calls, struct arena *a, enum endpoin
     return usage_is_text(json_get(choice, STR("text")));
 }
 
-bool usage_read_whole(struct usage_calls *calls, struct arena *a, enum endpoint ep,
-                      struct str body, struct usage_whole *out, struct api_error *e)
+bool usage_read_whole(struct usage_calls *calls, struct arena *a, enum endpoint ep, struct str body,
+                      struct usage_whole *out, struct api_error *e)
 {
     const struct json *root = usage_parse(a, body);
 

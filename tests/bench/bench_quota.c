@@ -32,7 +32,8 @@ static void on_answer(struct quota_hold *h)
 static void *run(void *arg)
 {
     struct run *r = arg;
-    const struct quota_limits l = {100000000, 50000000000, 50000000000, 1000000, 4000000000000000000};
+    const struct quota_limits l = {100000000, 50000000000, 50000000000, 1000000,
+                                   4000000000000000000};
     struct snap_tenant t = {.limits = l};
     struct snap_key k = {.limits = l};
     struct admit_env env;
@@ -72,8 +73,9 @@ static void bench(const char *what, unsigned threads, unsigned tenants)
     for (unsigned i = 0; i < threads; i++) {
         pthread_join(id[i], NULL);
     }
-    printf("%-28s reserve %6.0f ns (two clock reads included)  reserve + answer + settle %6.0f ns\n", what,
-           r[0].reserve_ns, r[0].pair_ns);
+    printf(
+        "%-28s reserve %6.0f ns (two clock reads included)  reserve + answer + settle %6.0f ns\n",
+        what, r[0].reserve_ns, r[0].pair_ns);
     CHECK(quota_open_holds(q) == 0);
     quota_free(q);
 }

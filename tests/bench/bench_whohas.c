@@ -69,9 +69,9 @@ static void measure(struct whohas *w, struct prefix *p, uint64_t prompts, uint64
         }
     }
     qsort(ns, decisions, sizeof(*ns), by_value);
-    printf("%6s%4u chunks: p50 %7.2f us   p99 %7.2f us   (%.2f workers hold more than a head)\n",
-           chunks == 0 ? "all " : "", chunks, (double)ns[decisions / 2] / 1000,
-           (double)ns[decisions * 99 / 100] / 1000, (double)matched / (double)decisions);
+    printf("%3u chunks: p50 %6.2f us   p99 %6.2f us   (%.2f workers hold more than a head)\n",
+           chunks, (double)ns[decisions / 2] / 1000, (double)ns[decisions * 99 / 100] / 1000,
+           (double)matched / (double)decisions);
     mem_free(ns);
 }
 
@@ -93,6 +93,7 @@ int main(int argc, char **argv)
     printf("%llu entries of %llu, %llu MB, filled in %.0f ms\n", (unsigned long long)s.entries,
            (unsigned long long)s.capacity, (unsigned long long)s.bytes >> 20,
            (double)(now_ns() - t) / 1e6);
+    printf("0 stands for all lengths\n");
     measure(w, &p, id, decisions, 0);
     for (uint32_t n = 8; n <= CHAIN_MAX; n *= 2) {
         measure(w, &p, id, decisions / 5 + 1, n);

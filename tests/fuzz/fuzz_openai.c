@@ -63,9 +63,14 @@ static void request(enum endpoint ep, struct str body, struct buf *out)
 
 static void must_be_bill(const struct usage_count *said, bool ours, int64_t events)
 {
-    struct usage_bill_input in = {.said = *said, .ours = ours, .prompt_bound = PROMPT_BOUND,
-                                  .output_bound = OUTPUT_BOUND, .content_events = events,
-                                  .answer_bytes = 5, .prompt_bytes = 100, .streamed = true,
+    struct usage_bill_input in = {.said = *said,
+                                  .ours = ours,
+                                  .prompt_bound = PROMPT_BOUND,
+                                  .output_bound = OUTPUT_BOUND,
+                                  .content_events = events,
+                                  .answer_bytes = 5,
+                                  .prompt_bytes = 100,
+                                  .streamed = true,
                                   .produced = true};
     enum usage_state state;
     struct tokens t;

@@ -1,5 +1,5 @@
-/* admit_env.h - an env of two clocks, a list of deferred tasks and a counting "random": what admission
- * asks of one. Each thread of a test has its own. */
+/* admit_env.h - an env of two clocks, a list of deferred tasks and a counting "random": what
+ * admission asks of one. Each thread of a test has its own. */
 #ifndef TESTS_UNIT_ADMIT_ENV_H
 #define TESTS_UNIT_ADMIT_ENV_H
 

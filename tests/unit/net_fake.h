@@ -1,7 +1,8 @@
 /* net_fake.h - an env for server tests: sockets are byte queues, the clock moves when told.
  *
  * A connection is one struct env_sock, seen from both ends: what the test sends lands in `rx`, what
- * the server writes in `tx`. fake_run works until nothing is ready; fake_advance turns the clock. */
+ * the server writes in `tx`. fake_run works until nothing is ready; fake_advance turns the clock.
+ */
 #ifndef TESTS_UNIT_NET_FAKE_H
 #define TESTS_UNIT_NET_FAKE_H
 
@@ -13,13 +14,13 @@
 
 struct env_sock {
     struct buf rx, tx;
-    char *text;      /* of fake_text */
-    size_t tx_room;  /* how much more the socket takes; the peer that does not read */
-    bool taken;      /* accepted by the server */
+    char *text;     /* of fake_text */
+    size_t tx_room; /* how much more the socket takes; the peer that does not read */
+    bool taken;     /* accepted by the server */
     bool listener;
-    bool peer_shut;  /* the test closed its side */
-    bool shut;       /* the server shut its side */
-    bool closed;     /* the server closed it */
+    bool peer_shut; /* the test closed its side */
+    bool shut;      /* the server shut its side */
+    bool closed;    /* the server closed it */
     unsigned events;
     void (*ready)(void *ctx, unsigned events);
     void *ctx;

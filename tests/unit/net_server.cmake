@@ -1,5 +1,7 @@
 set(server_world ${CMAKE_CURRENT_SOURCE_DIR}/unit/net_fake.c ${CMAKE_CURRENT_SOURCE_DIR}/unit/server_world.c)
 tg_unit(test_tls LIBS tg_net SOURCES ${server_world})
 tg_unit(test_server_h1 LIBS tg_net SOURCES ${server_world})
-tg_unit(test_server_h2 LIBS tg_net SOURCES ${server_world})
+set(h2_peer ${server_world} ${CMAKE_CURRENT_SOURCE_DIR}/unit/h2_peer.c)
+tg_unit(test_server_h2 LIBS tg_net SOURCES ${h2_peer})
+tg_unit(test_server_h2_attacks LIBS tg_net SOURCES ${h2_peer})
 tg_unit(test_server_random LIBS tg_net SOURCES ${server_world})

@@ -97,8 +97,8 @@ static struct world *world_make(const struct http_limits *limits, enum http_prot
 
     w->fake = fake_new();
     buf_init(&w->diary, DIARY_MAX);
-    w->server = http_server_new(&w->fake->env, NULL, &app,
-                                limits != NULL ? limits : &http_limits_default);
+    w->server =
+        http_server_new(&w->fake->env, NULL, &app, limits != NULL ? limits : &http_limits_default);
     http_server_listen(w->server, fake_listener(w->fake), tls, allowed);
     w->peer = world_connect(w);
     return w;

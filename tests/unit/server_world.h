@@ -1,8 +1,8 @@
 /* server_world.h - a server over the fake env and an application that writes down what it hears.
  *
  * Paths decide what it does: /hello answers 200 "hello"; /echo sends the body back; /deny answers
- * 401 before the body; /whole answers "got N" once the body has ended; all others wait for the test.
- * The diary: "head GET /hello;body 5;end;drain;close 1;" */
+ * 401 before the body; /whole answers "got N" once the body has ended; all others wait for the
+ * test. The diary: "head GET /hello;body 5;end;drain;close 1;" */
 #ifndef TESTS_UNIT_SERVER_WORLD_H
 #define TESTS_UNIT_SERVER_WORLD_H
 
@@ -16,10 +16,10 @@ struct world {
     struct http_stream *last; /* newest stream, NULL once it has closed */
     struct buf diary;
     uint32_t heads, closes;
-    uint32_t whys[8];         /* closes by reason */
+    uint32_t whys[8]; /* closes by reason */
     uint64_t body_bytes;
-    bool hoard;               /* bodies are not credited */
-    bool expect_early;        /* /whole says 100 Continue from on_head */
+    bool hoard;        /* bodies are not credited */
+    bool expect_early; /* /whole says 100 Continue from on_head */
 };
 
 /* limits NULL: the defaults. One connection is open and accepted. */

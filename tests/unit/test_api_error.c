@@ -59,7 +59,8 @@ static void usual_errors_have_status_and_code(void **state)
 static void overflow_says_maximum_context_length_whatever_is_known(void **state)
 {
     static const int64_t known[][4] = {
-        {4096, 9001, 8993, 8}, {4096, 0, 8993, 8}, {4096, 9001, 0, -1}, {4096, 0, 0, -1}, {0, 0, 0, 0},
+        {4096, 9001, 8993, 8}, {4096, 0, 8993, 8}, {4096, 9001, 0, -1},
+        {4096, 0, 0, -1},      {0, 0, 0, 0},
     };
     struct api_error e;
 
@@ -71,10 +72,10 @@ static void overflow_says_maximum_context_length_whatever_is_known(void **state)
         assert_non_null(strstr(e.message, "maximum context length"));
     }
     api_error_too_long(&e, 4096, 9001, 8993, 8);
-    assert_string_equal(e.message,
-                        "This model's maximum context length is 4096 tokens. However, you requested "
-                        "9001 tokens (8993 in the messages, 8 in the completion). Please reduce the "
-                        "length of the messages or completion.");
+    assert_string_equal(
+        e.message, "This model's maximum context length is 4096 tokens. However, you requested "
+                   "9001 tokens (8993 in the messages, 8 in the completion). Please reduce the "
+                   "length of the messages or completion.");
 }
 
 static void long_text_is_cut_between_characters(void **state)

@@ -1,4 +1,5 @@
-/* test_auth.c - keys: minted well, refused before any hash when malformed, found by their HMAC only. */
+/* test_auth.c - keys: minted well, refused before any hash when malformed, found by their HMAC
+ * only. */
 #include "admit_env.h"
 #include "gateway/admit/auth.h"
 
@@ -25,7 +26,8 @@ void __wrap_hash_hmac_sha256(struct str key, struct str data, uint8_t out[SHA256
 
 static int by_hmac(const void *a, const void *b)
 {
-    return memcmp(((const struct snap_key *)a)->hmac, ((const struct snap_key *)b)->hmac, SHA256_BYTES);
+    return memcmp(((const struct snap_key *)a)->hmac, ((const struct snap_key *)b)->hmac,
+                  SHA256_BYTES);
 }
 
 /* Two tenants (1, and 2 that is disabled); KEYS keys of tenant 1 but the last two: one of tenant 2,
@@ -54,7 +56,8 @@ static struct world *world_new(void)
     w->tenants[0].tenant_id = 1;
     w->tenants[1].tenant_id = 2;
     w->tenants[1].disabled = true;
-    w->snap = (struct snapshot){.tenants = w->tenants, .n_tenants = 2, .keys = w->keys, .n_keys = KEYS};
+    w->snap =
+        (struct snapshot){.tenants = w->tenants, .n_tenants = 2, .keys = w->keys, .n_keys = KEYS};
     return w;
 }
 
@@ -94,7 +97,8 @@ static void a_wrong_pepper_opens_nothing(void **state)
     const struct snap_key *found;
 
     (void)state;
-    assert_int_equal(auth_check(&w->snap, STR("another pepper"), str_c(w->minted[0].text), &found), AUTH_BAD);
+    assert_int_equal(auth_check(&w->snap, STR("another pepper"), str_c(w->minted[0].text), &found),
+                     AUTH_BAD);
     assert_null(found);
     free(w);
 }
@@ -140,7 +144,8 @@ static void equal_first_bytes_of_an_hmac_are_not_enough(void **state)
     free(w);
 }
 
-/* Every single byte of a key changed to every other byte, every length: refused, and nothing hashed. */
+/* Every single byte of a key changed to every other byte, every length: refused, and nothing
+ * hashed. */
 static void a_malformed_key_is_refused_before_any_hash(void **state)
 {
     struct world *w = world_new();
@@ -190,7 +195,8 @@ static void swapped_digits_are_a_typo(void **state)
             memcpy(text, w->minted[k].text, sizeof(text));
             text[at] = w->minted[k].text[at + 1];
             text[at + 1] = w->minted[k].text[at];
-            assert_true(auth_is_well_formed(str_of(text, AUTH_KEY_BYTES)) == (text[at] == text[at + 1]));
+            assert_true(auth_is_well_formed(str_of(text, AUTH_KEY_BYTES)) ==
+                        (text[at] == text[at + 1]));
         }
     }
     free(w);

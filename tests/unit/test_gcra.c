@@ -25,7 +25,8 @@ static void a_full_minute_may_come_at_once_and_no_more(void **state)
     assert_int_equal(gcra_wait_us(&g, 3, 1, 4 + 20000000), 1);
 }
 
-/* For many limits and costs: a microsecond before the end of the wait it does not fit, then it does. */
+/* For many limits and costs: a microsecond before the end of the wait it does not fit, then it
+ * does. */
 static void the_wait_is_exact(void **state)
 {
     static const int64_t limit[] = {1, 3, 7, 60, 200, 999, 1000003, 59999999, GCRA_LIMIT_MAX};

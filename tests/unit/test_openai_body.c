@@ -35,7 +35,8 @@ static void check(enum endpoint ep, enum engine_kind kind, const char *body, con
 static void model_and_length_are_ours(void **state)
 {
     (void)state;
-    check(ENDPOINT_CHAT, ENGINE_OPENAI, "{" HELLO ",\"max_tokens\":900,\"max_completion_tokens\":800}",
+    check(ENDPOINT_CHAT, ENGINE_OPENAI,
+          "{" HELLO ",\"max_tokens\":900,\"max_completion_tokens\":800}",
           "{\"model\":\"weights\"," MESSAGES ",\"max_tokens\":7,\"stream\":false}");
 }
 
@@ -59,10 +60,12 @@ static void our_worker_is_asked_for_a_stream(void **state)
 static void unknown_fields_reach_other_engines_only(void **state)
 {
     (void)state;
-    check(ENDPOINT_CHAT, ENGINE_OPENAI, "{\"brand_new\":{\"x\":[1]}," HELLO ",\"seed\":9223372036854775807}",
+    check(ENDPOINT_CHAT, ENGINE_OPENAI,
+          "{\"brand_new\":{\"x\":[1]}," HELLO ",\"seed\":9223372036854775807}",
           "{\"model\":\"weights\",\"brand_new\":{\"x\":[1]}," MESSAGES
           ",\"seed\":9223372036854775807,\"max_tokens\":7,\"stream\":false}");
-    check(ENDPOINT_CHAT, ENGINE_TOLLGATE, "{\"brand_new\":{\"x\":[1]}," HELLO ",\"seed\":9223372036854775807}",
+    check(ENDPOINT_CHAT, ENGINE_TOLLGATE,
+          "{\"brand_new\":{\"x\":[1]}," HELLO ",\"seed\":9223372036854775807}",
           "{\"model\":\"weights\"," MESSAGES
           ",\"seed\":9223372036854775807,\"max_tokens\":7,\"stream\":true,"
           "\"stream_options\":{\"include_usage\":true}}");
@@ -80,10 +83,10 @@ static void what_is_the_gateways_ends_here(void **state)
 
 static void fields_that_act_on_an_engine_never_pass(void **state)
 {
-    static const char *const private[] = {"n_predict",  "priority",       "cache_salt",
-                                          "lora_path",  "chat_template",  "logits_processors",
-                                          "documents",  "custom_logit_processor",
-                                          "min_tokens", "kv_transfer_params"};
+    static const char *const private[] = {
+        "n_predict",     "priority",          "cache_salt", "lora_path",
+        "chat_template", "logits_processors", "documents",  "custom_logit_processor",
+        "min_tokens",    "kv_transfer_params"};
     char body[256];
 
     (void)state;
@@ -103,7 +106,8 @@ static void no_tools_means_no_word_about_tools(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(tools); i++) {
         (void)snprintf(body, sizeof(body),
-                       "{" HELLO ",%s,\"tool_choice\":\"auto\",\"parallel_tool_calls\":true}", tools[i]);
+                       "{" HELLO ",%s,\"tool_choice\":\"auto\",\"parallel_tool_calls\":true}",
+                       tools[i]);
         check(ENDPOINT_CHAT, ENGINE_OPENAI, body,
               "{\"model\":\"weights\"," MESSAGES ",\"max_tokens\":7,\"stream\":false}");
     }
@@ -124,7 +128,8 @@ static void text_passes_code_point_by_code_point(void **state)
     check(ENDPOINT_CHAT, ENGINE_OPENAI,
           "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"cafe\\u0301 caf\xC3\xA9 "
           "\\ud83d\\ude00 \xE2\x80\xA8 a\\r\\nb\\t\\u0000 \\ud83d!\"}]}",
-          "{\"model\":\"weights\",\"messages\":[{\"role\":\"user\",\"content\":\"cafe\xCC\x81 caf\xC3\xA9 "
+          "{\"model\":\"weights\",\"messages\":[{\"role\":\"user\",\"content\":\"cafe\xCC\x81 "
+          "caf\xC3\xA9 "
           "\xF0\x9F\x98\x80 \xE2\x80\xA8 a\\r\\nb\\t\\u0000 \xEF\xBF\xBD!\"}],"
           "\"max_tokens\":7,\"stream\":false}");
 }

@@ -84,8 +84,8 @@ static void plain_chat_is_read(void **state)
 
 static void what_is_no_json_object_is_refused(void **state)
 {
-    static const char *const bad[] = {"{", "", "{\"model\":NaN}", "{\"model\":\"a\",\"model\":\"b\"}",
-                                      "{\"x\":1e400}", "\xFF"};
+    static const char *const bad[] = {
+        "{", "", "{\"model\":NaN}", "{\"model\":\"a\",\"model\":\"b\"}", "{\"x\":1e400}", "\xFF"};
     char deep[20001];
 
     (void)state;
@@ -150,24 +150,39 @@ static void turns_of_real_agents_are_accepted(void **state)
     struct world w;
 
     (void)state;
-    accept(&w, ENDPOINT_CHAT,
-           "{\"model\":\"m\",\"messages\":[{\"role\":\"developer\",\"content\":\"brief\"},"
-           "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a \\ud83d b\"},"
-           "{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64,AA==\"}}]},"
-           "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\",\"type\":"
-           "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},"
-           "{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":\"4\"},"
-           "{\"role\":\"assistant\",\"content\":\"\"},{\"role\":\"assistant\"}],"
-           "\"store\":false,\"metadata\":{\"a\":\"b\"},\"prompt_cache_key\":\"k1\","
-           "\"prompt_cache_retention\":\"24h\",\"safety_identifier\":\"u1\",\"service_tier\":\"auto\","
-           "\"user\":null,\"logit_bias\":null,\"stop\":null,\"tools\":null,"
-           "\"brand_new_field\":{\"x\":[1]},\"seed\":9223372036854775807}");
+    accept(
+        &w, ENDPOINT_CHAT,
+        "{\"model\":\"m\",\"messages\":[{\"role\":\"developer\",\"content\":\"brief\"},"
+        "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a \\ud83d b\"},"
+        "{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64,AA==\"}}]},"
+        "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\",\"type\":"
+        "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},"
+        "{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":\"4\"},"
+        "{\"role\":\"assistant\",\"content\":\"\"},{\"role\":\"assistant\"}],"
+        "\"store\":false,\"metadata\":{\"a\":\"b\"},\"prompt_cache_key\":\"k1\","
+        "\"prompt_cache_retention\":\"24h\",\"safety_identifier\":\"u1\",\"service_tier\":\"auto\","
+        "\"user\":null,\"logit_bias\":null,\"stop\":null,\"tools\":null,"
+        "\"brand_new_field\":{\"x\":[1]},\"seed\":9223372036854775807}");
     assert_int_equal(w.r.messages, 6);
     assert_int_equal(w.r.images, 1);
     assert_true(str_eq(w.r.cache_key, STR("k1")));
     assert_string_equal(w.r.tier_echo, "default");
     assert_true(str_eq(json_get(json_get(w.r.root, STR("messages"))->child, STR("role"))->text,
                        STR("system")));
+    arena_fini(&w.arena);
+}
+
+static void an_image_counts_as_one_and_not_by_its_bytes(void **state)
+{
+    struct world w;
+
+    (void)state;
+    accept(&w, ENDPOINT_CHAT,
+           "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
+           "\"text\":\"hi\"},{\"type\":\"image_url\",\"image_url\":{\"url\":"
+           "\"data:image/png;base64,AAAAAAAAAAAAAAAA\"}}]}]}");
+    assert_int_equal(w.r.images, 1);
+    assert_int_equal(w.r.text_bytes, 2);
     arena_fini(&w.arena);
 }
 
@@ -236,7 +251,8 @@ static void edges_of_the_ranges_are_inside(void **state)
         "\"logit_bias\":{\"50256\":-100}",
         "\"tools\":[]",
         "\"tool_choice\":\"auto\"",
-        "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"schema\":{}}}",
+        "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"schema\":{"
+        "}}}",
         "\"stream_options\":{\"include_usage\":true}",
         "\"stream\":true,\"stream_options\":{\"include_obfuscation\":false,"
         "\"continuous_usage_stats\":true}",
@@ -338,13 +354,14 @@ static void completions_take_one_prompt(void **state)
         (void)snprintf(body, sizeof(body), "{\"model\":\"m\",\"prompt\":%s}", bad[i]);
         refuse(ENDPOINT_COMPLETIONS, body, "prompt", "unsupported_parameter");
     }
-    refuse(ENDPOINT_COMPLETIONS, "{\"model\":\"m\",\"prompt\":\"a\",\"logprobs\":6}", "logprobs", NULL);
+    refuse(ENDPOINT_COMPLETIONS, "{\"model\":\"m\",\"prompt\":\"a\",\"logprobs\":6}", "logprobs",
+           NULL);
     refuse(ENDPOINT_COMPLETIONS, "{\"model\":\"m\",\"prompt\":\"a\",\"echo\":true}", "echo",
            "unsupported_parameter");
     refuse(ENDPOINT_COMPLETIONS, "{\"model\":\"m\",\"prompt\":\"a\",\"best_of\":2}", "best_of",
            "unsupported_parameter");
-    refuse(ENDPOINT_COMPLETIONS, "{\"model\":\"m\",\"prompt\":\"a\",\"max_tokens\":0}", "max_tokens",
-           NULL);
+    refuse(ENDPOINT_COMPLETIONS, "{\"model\":\"m\",\"prompt\":\"a\",\"max_tokens\":0}",
+           "max_tokens", NULL);
 }
 
 static void hosted_tools_are_dropped_and_functions_kept(void **state)
@@ -415,6 +432,7 @@ int main(void)
         cmocka_unit_test(missing_and_empty_parts_are_named),
         cmocka_unit_test(message_shapes),
         cmocka_unit_test(turns_of_real_agents_are_accepted),
+        cmocka_unit_test(an_image_counts_as_one_and_not_by_its_bytes),
         cmocka_unit_test(numbers_are_held_to_their_ranges),
         cmocka_unit_test(edges_of_the_ranges_are_inside),
         cmocka_unit_test(what_no_engine_serves_is_named_unsupported),

@@ -7,10 +7,12 @@
 
 #include "gateway/api/openai.h"
 
-#define HEAD "{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":17,\"model\":\"m\","
+#define HEAD                                                                                       \
+    "{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":17,\"model\":\"m\","
 #define USAGE                                                                                      \
-    "{\"prompt_tokens\":11,\"completion_tokens\":5,\"total_tokens\":16,\"prompt_tokens_details\":"  \
-    "{\"cached_tokens\":3,\"audio_tokens\":0},\"completion_tokens_details\":{\"reasoning_tokens\":" \
+    "{\"prompt_tokens\":11,\"completion_tokens\":5,\"total_tokens\":16,\"prompt_tokens_details\":" \
+    "{\"cached_tokens\":3,\"audio_tokens\":0},\"completion_tokens_details\":{\"reasoning_"         \
+    "tokens\":"                                                                                    \
     "2,\"audio_tokens\":0,\"accepted_prediction_tokens\":0,\"rejected_prediction_tokens\":0}}"
 
 static const struct openai_usage some_usage = {11, 3, 5, 2};
@@ -31,14 +33,16 @@ static void check_out(struct buf *b, const char *want)
 static void chunks_of_a_chat(void **state)
 {
     struct openai_answer a = chat_answer();
-    struct openai_delta role = {.role = STR("assistant")}, text = {.text = STR("a\"\n"), .has_text = true};
+    struct openai_delta role = {.role = STR("assistant")},
+                        text = {.text = STR("a\"\n"), .has_text = true};
     struct openai_delta empty = {0};
     struct buf b;
 
     (void)state;
     buf_init(&b, 4096);
     openai_render_chunk(&a, &role, FINISH_NONE, &b);
-    check_out(&b, "data: " HEAD "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":"
+    check_out(&b, "data: " HEAD
+                  "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":"
                   "\"\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
     openai_render_chunk(&a, &text, FINISH_NONE, &b);
     check_out(&b, "data: " HEAD "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\\\"\\n\"},"
@@ -63,7 +67,8 @@ static void usage_is_null_in_every_chunk_but_its_own(void **state)
     check_out(&b, "data: " HEAD "\"service_tier\":\"flex\",\"choices\":[{\"index\":0,\"delta\":{},"
                   "\"logprobs\":null,\"finish_reason\":\"stop\"}],\"usage\":null}\n\n");
     openai_render_usage_chunk(&a, &some_usage, &b);
-    check_out(&b, "data: " HEAD "\"service_tier\":\"flex\",\"choices\":[],\"usage\":" USAGE "}\n\n");
+    check_out(&b,
+              "data: " HEAD "\"service_tier\":\"flex\",\"choices\":[],\"usage\":" USAGE "}\n\n");
     openai_render_done(&b);
     check_out(&b, "data: [DONE]\n\n");
     buf_fini(&b);
@@ -86,9 +91,10 @@ static void calls_reasoning_and_logprobs_pass(void **state)
     d.reasoning = json_parse(&arena, STR("\"hm\""), &json_limits_api, &e);
     d.refusal = json_parse(&arena, STR("\"no\""), &json_limits_api, &e);
     openai_render_chunk(&a, &d, FINISH_NONE, &b);
-    check_out(&b, "data: " HEAD "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":"
-                  "null,\"reasoning_content\":\"hm\",\"refusal\":\"no\",\"tool_calls\":[{\"index\":0,"
-                  "\"id\":\"c\"}]},\"logprobs\":{\"content\":[]},\"finish_reason\":null}]}\n\n");
+    check_out(
+        &b, "data: " HEAD "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":"
+            "null,\"reasoning_content\":\"hm\",\"refusal\":\"no\",\"tool_calls\":[{\"index\":0,"
+            "\"id\":\"c\"}]},\"logprobs\":{\"content\":[]},\"finish_reason\":null}]}\n\n");
     buf_fini(&b);
     arena_fini(&arena);
 }
@@ -102,8 +108,10 @@ static void chunks_of_completions(void **state)
     (void)state;
     buf_init(&b, 4096);
     openai_render_chunk(&a, &d, FINISH_NONE, &b);
-    check_out(&b, "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":17,\"model\":\"m\","
-                  "\"choices\":[{\"index\":0,\"text\":\"x\",\"logprobs\":null,\"finish_reason\":null}]}\n\n");
+    check_out(
+        &b,
+        "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":17,\"model\":\"m\","
+        "\"choices\":[{\"index\":0,\"text\":\"x\",\"logprobs\":null,\"finish_reason\":null}]}\n\n");
     buf_fini(&b);
 }
 
@@ -129,23 +137,28 @@ static void whole(enum endpoint ep, const char *choice, enum finish f, const cha
 static void whole_answers(void **state)
 {
     (void)state;
-    whole(ENDPOINT_CHAT,
-          "{\"index\":3,\"message\":{\"role\":\"bot\",\"content\":\"hi\",\"secret\":1},\"stop_reason\":2}",
-          FINISH_STOP,
-          "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":17,\"model\":\"m\",\"choices\":["
-          "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"hi\",\"refusal\":null},"
-          "\"logprobs\":null,\"finish_reason\":\"stop\"}],\"usage\":" USAGE "}");
-    whole(ENDPOINT_CHAT,
-          "{\"message\":{\"content\":null,\"reasoning\":\"hm\",\"tool_calls\":[{\"id\":\"c\"}]}}",
-          FINISH_TOOL_CALLS,
-          "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":17,\"model\":\"m\",\"choices\":["
-          "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":null,\"refusal\":null,"
-          "\"reasoning_content\":\"hm\",\"tool_calls\":[{\"id\":\"c\"}]},\"logprobs\":null,"
-          "\"finish_reason\":\"tool_calls\"}],\"usage\":" USAGE "}");
-    whole(ENDPOINT_COMPLETIONS, "{\"text\":\"hi\",\"logprobs\":{\"tokens\":[\"hi\"]}}", FINISH_LENGTH,
-          "{\"id\":\"x\",\"object\":\"text_completion\",\"created\":17,\"model\":\"m\",\"choices\":["
-          "{\"index\":0,\"text\":\"hi\",\"logprobs\":{\"tokens\":[\"hi\"]},\"finish_reason\":\"length\"}],"
-          "\"usage\":" USAGE "}");
+    whole(
+        ENDPOINT_CHAT,
+        "{\"index\":3,\"message\":{\"role\":\"bot\",\"content\":\"hi\",\"secret\":1},\"stop_"
+        "reason\":2}",
+        FINISH_STOP,
+        "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":17,\"model\":\"m\",\"choices\":["
+        "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"hi\",\"refusal\":null},"
+        "\"logprobs\":null,\"finish_reason\":\"stop\"}],\"usage\":" USAGE "}");
+    whole(
+        ENDPOINT_CHAT,
+        "{\"message\":{\"content\":null,\"reasoning\":\"hm\",\"tool_calls\":[{\"id\":\"c\"}]}}",
+        FINISH_TOOL_CALLS,
+        "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":17,\"model\":\"m\",\"choices\":["
+        "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":null,\"refusal\":null,"
+        "\"reasoning_content\":\"hm\",\"tool_calls\":[{\"id\":\"c\"}]},\"logprobs\":null,"
+        "\"finish_reason\":\"tool_calls\"}],\"usage\":" USAGE "}");
+    whole(
+        ENDPOINT_COMPLETIONS, "{\"text\":\"hi\",\"logprobs\":{\"tokens\":[\"hi\"]}}", FINISH_LENGTH,
+        "{\"id\":\"x\",\"object\":\"text_completion\",\"created\":17,\"model\":\"m\",\"choices\":["
+        "{\"index\":0,\"text\":\"hi\",\"logprobs\":{\"tokens\":[\"hi\"]},\"finish_reason\":"
+        "\"length\"}],"
+        "\"usage\":" USAGE "}");
 }
 
 static void an_error_event_is_the_envelope(void **state)
@@ -171,9 +184,11 @@ static void models_are_listed_with_all_members(void **state)
     (void)state;
     buf_init(&b, 4096);
     openai_render_models(list, 2, &b);
-    check_out(&b, "{\"object\":\"list\",\"data\":[{\"id\":\"a/b\",\"object\":\"model\",\"created\":"
-                  "1700000000,\"owned_by\":\"tollgate\"},{\"id\":\"c\",\"object\":\"model\",\"created\":0,"
-                  "\"owned_by\":\"tollgate\"}]}");
+    check_out(
+        &b,
+        "{\"object\":\"list\",\"data\":[{\"id\":\"a/b\",\"object\":\"model\",\"created\":"
+        "1700000000,\"owned_by\":\"tollgate\"},{\"id\":\"c\",\"object\":\"model\",\"created\":0,"
+        "\"owned_by\":\"tollgate\"}]}");
     openai_render_models(list, 0, &b);
     check_out(&b, "{\"object\":\"list\",\"data\":[]}");
     buf_fini(&b);

@@ -27,8 +27,9 @@ static void get_is_answered_and_kept_alive(void **state)
 
 static void answer_does_not_depend_on_how_bytes_are_split(void **state)
 {
-    const char *text = "POST /whole HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-                       "5\r\nhello\r\n3;x=y\r\nabc\r\n0\r\n\r\nGET /hello HTTP/1.1\r\nHost: a\r\n\r\n";
+    const char *text =
+        "POST /whole HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "5\r\nhello\r\n3;x=y\r\nabc\r\n0\r\n\r\nGET /hello HTTP/1.1\r\nHost: a\r\n\r\n";
 
     (void)state;
     for (uint32_t step = 1; step <= 7; step++) {
@@ -48,14 +49,16 @@ static void pipelined_requests_are_answered_in_order(void **state)
     struct world *w = world_new(NULL, HTTP_H1);
 
     (void)state;
-    fake_send_c(w->peer, "GET /slow HTTP/1.1\r\nHost: a\r\n\r\nGET /hello HTTP/1.1\r\nHost: a\r\n\r\n");
+    fake_send_c(w->peer,
+                "GET /slow HTTP/1.1\r\nHost: a\r\n\r\nGET /hello HTTP/1.1\r\nHost: a\r\n\r\n");
     fake_run(w->fake);
     world_expect(w, "head GET /slow;");
     http_stream_respond(w->last, 200, NULL, 0, 4);
     http_stream_write(w->last, "slow", 4);
     http_stream_end(w->last);
     fake_run(w->fake);
-    assert_string_equal(fake_text(w->peer), "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nslow" HELLO);
+    assert_string_equal(fake_text(w->peer),
+                        "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nslow" HELLO);
     world_expect(w, "close 1;head GET /hello;close 1;");
     world_free(w);
 }
@@ -85,7 +88,8 @@ static void stream_of_unknown_length_is_chunked(void **state)
 static void smuggling_shapes_get_400_and_the_end(void **state)
 {
     static const char *shapes[] = {
-        "POST /whole HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "POST /whole HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: "
+        "chunked\r\n\r\n",
         "POST /whole HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\n",
         "POST /whole HTTP/1.1\r\nHost: a\r\nContent-Length: +4\r\n\r\n",
         "POST /whole HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n",
@@ -122,7 +126,8 @@ static void bad_chunk_in_a_body_ends_the_request_with_400(void **state)
     struct world *w = world_new(NULL, HTTP_H1);
 
     (void)state;
-    fake_send_c(w->peer, "POST /whole HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n");
+    fake_send_c(w->peer,
+                "POST /whole HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n");
     fake_run(w->fake);
     assert_memory_equal(fake_text(w->peer), "HTTP/1.1 400 ", 13);
     world_expect(w, "head POST /whole;close 2;");
@@ -135,10 +140,12 @@ static void error_of_the_application_keeps_the_connection(void **state)
     struct world *w = world_new(NULL, HTTP_H1);
 
     (void)state;
-    fake_send_c(w->peer, "GET /deny HTTP/1.1\r\nHost: a\r\n\r\nGET /hello HTTP/1.1\r\nHost: a\r\n\r\n");
+    fake_send_c(w->peer,
+                "GET /deny HTTP/1.1\r\nHost: a\r\n\r\nGET /hello HTTP/1.1\r\nHost: a\r\n\r\n");
     fake_run(w->fake);
-    assert_string_equal(fake_text(w->peer), "HTTP/1.1 401 Unauthorized\r\ncontent-type: text/plain\r\n"
-                                            "content-length: 2\r\n\r\nno" HELLO);
+    assert_string_equal(fake_text(w->peer),
+                        "HTTP/1.1 401 Unauthorized\r\ncontent-type: text/plain\r\n"
+                        "content-length: 2\r\n\r\nno" HELLO);
     world_free(w);
 }
 
@@ -313,8 +320,8 @@ struct timer_case {
 static void timers_end_the_silent(void **state)
 {
     static const struct timer_case cases[] = {
-        {"", 9, 11, ""},                                            /* nothing at all */
-        {"GET /hello HT", 9, 11, "HTTP/1.1 408 "},                  /* slowloris */
+        {"", 9, 11, ""},                           /* nothing at all */
+        {"GET /hello HT", 9, 11, "HTTP/1.1 408 "}, /* slowloris */
         {"POST /whole HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nx", 29, 31, "HTTP/1.1 408 "},
         {"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n", 179, 181, "HTTP/1.1 200 "}, /* idle */
     };

@@ -118,8 +118,8 @@ static void reasons_of_all_engines(void **state)
 
 static void what_is_no_chunk_is_told_apart(void **state)
 {
-    static const char *const bad[] = {"", "{", "[]", "7", "null", "{\"a\":1,\"a\":2}",
-                                      "{\"choices\":[7]}", "\xFF\xFE"};
+    static const char *const bad[] = {
+        "", "{", "[]", "7", "null", "{\"a\":1,\"a\":2}", "{\"choices\":[7]}", "\xFF\xFE"};
     struct world w;
 
     (void)state;
@@ -172,9 +172,9 @@ static void completions_have_text_in_the_choice(void **state)
 
     (void)state;
     world_init(&w);
-    assert_true(usage_read_chunk(&w.calls, &w.arena, ENDPOINT_COMPLETIONS,
-                                 STR("{\"choices\":[{\"index\":0,\"text\":\"x\",\"finish_reason\":null}]}"),
-                                 &w.c));
+    assert_true(usage_read_chunk(
+        &w.calls, &w.arena, ENDPOINT_COMPLETIONS,
+        STR("{\"choices\":[{\"index\":0,\"text\":\"x\",\"finish_reason\":null}]}"), &w.c));
     check_text(w.c.delta.text, "x");
     arena_fini(&w.arena);
 }
@@ -184,10 +184,15 @@ static void completions_have_text_in_the_choice(void **state)
 static void bytes_that_are_not_utf8_become_replacement_characters(void **state)
 {
     static const char *const cases[][2] = {
-        {"ab\xFF" "cd", "ab\xEF\xBF\xBD" "cd"},
+        {"ab\xFF"
+         "cd",
+         "ab\xEF\xBF\xBD"
+         "cd"},
         {"\xF0\x9F\x98", "\xEF\xBF\xBD"},
         {"\xE4\xBD\xE5\xA5\xBD", "\xEF\xBF\xBD\xE5\xA5\xBD"},
-        {"\xED\xA0\xBD" "x", "\xEF\xBF\xBDx"},
+        {"\xED\xA0\xBD"
+         "x",
+         "\xEF\xBF\xBDx"},
         {"\x80\x80", "\xEF\xBF\xBD\xEF\xBF\xBD"},
         {"\\\"\xFF", "\"\xEF\xBF\xBD"},
         {"NaN -Infinity \xC3", "NaN -Infinity \xEF\xBF\xBD"},
@@ -213,7 +218,9 @@ static void numbers_that_json_lacks_become_finite_or_null(void **state)
     (void)state;
     world_init(&w);
     buf_init(&b, 1024);
-    read_choice(&w, "\"delta\":{\"content\":\"one\"},\"logprobs\":{\"content\":[-0.5,-Infinity,NaN,Infinity]}");
+    read_choice(
+        &w,
+        "\"delta\":{\"content\":\"one\"},\"logprobs\":{\"content\":[-0.5,-Infinity,NaN,Infinity]}");
     json_write(&b, w.c.delta.logprobs, JSON_ORDER_DOCUMENT);
     check_text(buf_view(&b), "{\"content\":[-0.5,-9999.0,null,null]}");
     buf_fini(&b);
@@ -244,12 +251,14 @@ static void usage_counts_only_when_possible(void **state)
         struct usage_count want;
     } cases[] = {
         {"{\"prompt_tokens\":11,\"completion_tokens\":5,\"total_tokens\":16,"
-         "\"prompt_tokens_details\":{\"cached_tokens\":0}}", {true, 11, 0, 5, 0}},
+         "\"prompt_tokens_details\":{\"cached_tokens\":0}}",
+         {true, 11, 0, 5, 0}},
         {"{\"prompt_tokens\":1000,\"completion_tokens\":5,\"prompt_tokens_details\":"
          "{\"cached_tokens\":900},\"completion_tokens_details\":{\"reasoning_tokens\":2}}",
          {true, 1000, 900, 5, 2}},
         {"{\"prompt_tokens\":1000,\"completion_tokens\":5,\"prompt_tokens_details\":"
-         "{\"cached_tokens\":2500}}", {true, 1000, 0, 5, 0}},
+         "{\"cached_tokens\":2500}}",
+         {true, 1000, 0, 5, 0}},
         {"{\"prompt_tokens\":11.0,\"completion_tokens\":5,\"prompt_tokens_details\":null}",
          {true, 11, 0, 5, 0}},
         {"{\"prompt_tokens\":11,\"completion_tokens\":1000000}", {true, 11, 0, 1000000, 0}},
@@ -312,7 +321,7 @@ static void check_calls(const char *const *deltas, const char *const *want, size
 }
 
 #define FIRST(index, id, args)                                                                     \
-    "[{\"index\":" index ",\"id\":\"" id "\",\"type\":\"function\",\"function\":{\"name\":\"f\","   \
+    "[{\"index\":" index ",\"id\":\"" id "\",\"type\":\"function\",\"function\":{\"name\":\"f\","  \
     "\"arguments\":\"" args "\"}}]"
 #define MORE(index, args) "[{\"index\":" index ",\"function\":{\"arguments\":\"" args "\"}}]"
 
@@ -333,10 +342,12 @@ static void a_missing_index_or_id_is_made(void **state)
     static const char *const want_index[] = {FIRST("0", "a", ""), MORE("0", "{}")};
     static const char *const no_id[] = {
         "[{\"index\":0,\"function\":{\"name\":\"f\"}},{\"index\":1,\"function\":{\"name\":\"g\","
-        "\"arguments\":{\"a\":1}}}]", MORE("1", "x")};
+        "\"arguments\":{\"a\":1}}}]",
+        MORE("1", "x")};
     static const char *const want_id[] = {
         "[{\"index\":0,\"id\":\"call_05060708090a0b0c0d0e0f00\",\"type\":\"function\",\"function\":"
-        "{\"name\":\"f\",\"arguments\":\"\"}},{\"index\":1,\"id\":\"call_05060708090a0b0c0d0e0f01\","
+        "{\"name\":\"f\",\"arguments\":\"\"}},{\"index\":1,\"id\":\"call_"
+        "05060708090a0b0c0d0e0f01\","
         "\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{\\\"a\\\":1}\"}}]",
         MORE("1", "x")};
 
@@ -347,7 +358,8 @@ static void a_missing_index_or_id_is_made(void **state)
 
 static void two_calls_under_one_index_are_told_apart(void **state)
 {
-    static const char *const deltas[] = {FIRST("0", "a", "{}"), FIRST("0", "b", "{"), MORE("0", "}")};
+    static const char *const deltas[] = {FIRST("0", "a", "{}"), FIRST("0", "b", "{"),
+                                         MORE("0", "}")};
     static const char *const want[] = {FIRST("0", "a", "{}"), FIRST("1", "b", "{"), MORE("1", "}")};
 
     (void)state;
@@ -376,7 +388,8 @@ static void calls_without_end_are_refused(void **state)
     for (;; i++) {
         (void)snprintf(data, sizeof(data),
                        "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":%u,\"id\":\"c%u\","
-                       "\"function\":{\"name\":\"f\"}}]}}]}", i, i);
+                       "\"function\":{\"name\":\"f\"}}]}}]}",
+                       i, i);
         if (!usage_read_chunk(&w.calls, &w.arena, ENDPOINT_CHAT, str_c(data), &w.c)) {
             break;
         }
@@ -393,10 +406,13 @@ static void in_band_errors_get_a_status(void **state)
         const char *data, *code;
         unsigned status;
     } cases[] = {
-        {"{\"error\":{\"message\":\"no capacity left\",\"type\":\"InternalServerError\",\"code\":500}}",
+        {"{\"error\":{\"message\":\"no capacity "
+         "left\",\"type\":\"InternalServerError\",\"code\":500}}",
          "upstream_error", 502},
-        {"{\"object\":\"error\",\"message\":\"This model's maximum context length is 4096 tokens.\","
-         "\"code\":400}", "context_length_exceeded", 400},
+        {"{\"object\":\"error\",\"message\":\"This model's maximum context length is 4096 "
+         "tokens.\","
+         "\"code\":400}",
+         "context_length_exceeded", 400},
         {"{\"error\":\"died\"}", "upstream_error", 502},
         {"{\"detail\":\"Not Found\"}", "upstream_error", 502},
         {"{\"error\":{\"message\":\"slow\",\"code\":\"429\"}}", "rate_limit_exceeded", 429},
@@ -417,7 +433,8 @@ static void in_band_errors_get_a_status(void **state)
         if (cases[i].code != NULL) {
             assert_string_equal(w.c.error.code, cases[i].code);
         }
-        assert_false(usage_read_whole(&w.calls, &w.arena, ENDPOINT_CHAT, str_c(cases[i].data), &whole, &e));
+        assert_false(
+            usage_read_whole(&w.calls, &w.arena, ENDPOINT_CHAT, str_c(cases[i].data), &whole, &e));
         assert_int_equal(e.status, cases[i].status);
     }
     read_ok(&w, "{\"error\":null,\"choices\":[]}");
@@ -427,7 +444,8 @@ static void in_band_errors_get_a_status(void **state)
 
 /* ---- whole answers ---- */
 
-static bool read_whole(struct world *w, const char *body, struct usage_whole *out, struct api_error *e)
+static bool read_whole(struct world *w, const char *body, struct usage_whole *out,
+                       struct api_error *e)
 {
     return usage_read_whole(&w->calls, &w->arena, ENDPOINT_CHAT, str_c(body), out, e);
 }
@@ -440,9 +458,11 @@ static void whole_answers_are_read(void **state)
 
     (void)state;
     world_init(&w);
-    assert_true(read_whole(&w, "{\"choices\":[{\"index\":0,\"message\":{\"content\":\"one two\"},"
-                               "\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":11,"
-                               "\"completion_tokens\":2}}", &whole, &e));
+    assert_true(read_whole(&w,
+                           "{\"choices\":[{\"index\":0,\"message\":{\"content\":\"one two\"},"
+                           "\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":11,"
+                           "\"completion_tokens\":2}}",
+                           &whole, &e));
     assert_int_equal(whole.finish, FINISH_STOP);
     assert_int_equal(whole.text_bytes, 7);
     assert_int_equal(whole.usage.completion, 2);
@@ -460,9 +480,11 @@ static void whole_calls_get_ids_and_the_reason_that_clients_act_on(void **state)
     (void)state;
     world_init(&w);
     buf_init(&b, 4096);
-    assert_true(read_whole(&w, "{\"choices\":[{\"message\":{\"content\":null,\"tool_calls\":[{\"type\":"
-                               "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},"
-                               "\"finish_reason\":\"stop\"}]}", &whole, &e));
+    assert_true(read_whole(&w,
+                           "{\"choices\":[{\"message\":{\"content\":null,\"tool_calls\":[{\"type\":"
+                           "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},"
+                           "\"finish_reason\":\"stop\"}]}",
+                           &whole, &e));
     assert_int_equal(whole.finish, FINISH_TOOL_CALLS);
     assert_int_equal(whole.text_bytes, 3);
     json_write(&b, json_get(json_get(whole.choice, STR("message")), STR("tool_calls")),
@@ -508,19 +530,29 @@ static void overflow_in_any_wording_is_one_error(void **state)
         unsigned status;
         const char *body, *message;
     } cases[] = {
-        {400, "{\"error\":{\"message\":\"This model's maximum context length is 4096 tokens. However, you "
-              "requested 9001 tokens (8993 in the messages, 8 in the completion). Please reduce.\","
-              "\"code\":400}}", "9001 tokens (8993 in the messages, 8 in the completion)"},
-        {400, "{\"object\":\"error\",\"message\":\"The decoder prompt (length 9001) is longer than the "
-              "maximum model length of 4096. Make sure that `max_model_len` is no smaller.\"}",
+        {400,
+         "{\"error\":{\"message\":\"This model's maximum context length is 4096 tokens. However, "
+         "you "
+         "requested 9001 tokens (8993 in the messages, 8 in the completion). Please reduce.\","
+         "\"code\":400}}",
+         "9001 tokens (8993 in the messages, 8 in the completion)"},
+        {400,
+         "{\"object\":\"error\",\"message\":\"The decoder prompt (length 9001) is longer than the "
+         "maximum model length of 4096. Make sure that `max_model_len` is no smaller.\"}",
          "you requested 9001 tokens."},
-        {400, "{\"message\":\"The input (9001 tokens) is longer than the model's context length (4096 "
-              "tokens).\"}", "you requested 9001 tokens."},
-        {400, "{\"error\":{\"code\":400,\"message\":\"the request exceeds the available context size, try "
-              "increasing it\",\"type\":\"exceed_context_size_error\",\"n_prompt_tokens\":9001,"
-              "\"n_ctx\":4096}}", "you requested 9001 tokens."},
+        {400,
+         "{\"message\":\"The input (9001 tokens) is longer than the model's context length (4096 "
+         "tokens).\"}",
+         "you requested 9001 tokens."},
+        {400,
+         "{\"error\":{\"code\":400,\"message\":\"the request exceeds the available context size, "
+         "try "
+         "increasing it\",\"type\":\"exceed_context_size_error\",\"n_prompt_tokens\":9001,"
+         "\"n_ctx\":4096}}",
+         "you requested 9001 tokens."},
         {422, "{\"message\":\"max_tokens must be at least 1, got -186\"}", "requested more."},
-        {413, "{\"error\":{\"message\":\"x\",\"code\":\"context_length_exceeded\"}}", "requested more."},
+        {413, "{\"error\":{\"message\":\"x\",\"code\":\"context_length_exceeded\"}}",
+         "requested more."},
     };
     struct api_error e;
 
@@ -539,7 +571,8 @@ static void a_400_keeps_its_message_without_insides(void **state)
 {
     static const char *const cases[][2] = {
         {"top_k must be -1 or at least 1", "top_k must be -1 or at least 1"},
-        {"bad 'model' in /srv/engine/x, see http://10.0.0.1:8000/docs", "bad 'model' in [...] see [...]"},
+        {"bad 'model' in /srv/engine/x, see http://10.0.0.1:8000/docs",
+         "bad 'model' in [...] see [...]"},
         {"failed (runner.py:17) at 0x7f3a by 10.0.0.1:80", "failed [...] at [...] by [...]"},
         {"input/output of application/json ... 1.5 is wrong",
          "input/output of application/json ... 1.5 is wrong"},
@@ -552,7 +585,8 @@ static void a_400_keeps_its_message_without_insides(void **state)
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        (void)snprintf(body, sizeof(body), "{\"error\":{\"message\":\"%s\",\"param\":\"top_k\"}}", cases[i][0]);
+        (void)snprintf(body, sizeof(body), "{\"error\":{\"message\":\"%s\",\"param\":\"top_k\"}}",
+                       cases[i][0]);
         usage_read_error(400, STR(""), str_c(body), 0, &e);
         assert_int_equal(e.status, 400);
         assert_string_equal(e.message, cases[i][1]);
@@ -591,9 +625,13 @@ static void busy_engines_say_when_to_come_again(void **state)
         uint32_t ms;
         unsigned want;
     } cases[] = {
-        {429, "7", 7000, 429}, {429, "", 1000, 429},  {429, "0", 1000, 429},
-        {503, "1", 1000, 503}, {503, "600", 60000, 503},
-        {529, "Wed, 21 Oct 2026 07:28:00 GMT", 1000, 503}, {429, "99999999999999999999", 1000, 429},
+        {429, "7", 7000, 429},
+        {429, "", 1000, 429},
+        {429, "0", 1000, 429},
+        {503, "1", 1000, 503},
+        {503, "600", 60000, 503},
+        {529, "Wed, 21 Oct 2026 07:28:00 GMT", 1000, 503},
+        {429, "99999999999999999999", 1000, 429},
     };
     struct api_error e;
 
@@ -620,7 +658,8 @@ static const struct usage_bill_input five_words = {
     .produced = true,
 };
 
-static void check_bill(const struct usage_bill_input *in, struct tokens want, enum usage_state state)
+static void check_bill(const struct usage_bill_input *in, struct tokens want,
+                       enum usage_state state)
 {
     enum usage_state got_state;
     struct tokens got;
@@ -635,7 +674,8 @@ static void check_bill(const struct usage_bill_input *in, struct tokens want, en
 
 static struct tokens tokens_of(int32_t uncached, int32_t cached, int32_t out, int32_t reasoning)
 {
-    return (struct tokens){.in_uncached = uncached, .in_cached = cached, .out = out, .reasoning = reasoning};
+    return (struct tokens){
+        .in_uncached = uncached, .in_cached = cached, .out = out, .reasoning = reasoning};
 }
 
 static void classes_of_a_bill_are_disjoint(void **state)

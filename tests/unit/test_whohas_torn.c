@@ -14,7 +14,7 @@ static void now_and_then_wait(void);
 #include "cache/whohas.c"
 
 #define CHUNKS 256
-#define READER_OPS 4000
+#define READER_OPS 1500
 #define WRITES_AWAITED 40 /* enough to replace most of so small an index */
 #define YIELDS_MAX 20000  /* then the writer is held up by us: go on */
 

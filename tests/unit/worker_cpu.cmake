@@ -1,0 +1,26 @@
+tg_unit(test_gguf LIBS tg_model)
+tg_unit(test_quant LIBS tg_model)
+tg_unit(test_model LIBS tg_model SOURCES unit/tiny_model.c)
+tg_unit(test_pool LIBS tg_cpu)
+tg_unit(test_ref LIBS tg_cpu SOURCES unit/tiny_model.c)
+tg_unit(test_cpu LIBS tg_cpu SOURCES unit/tiny_model.c)
+
+# The engine's numbers on a real model, against ground truth; 77: model or truth is absent.
+add_executable(golden_engine ${CMAKE_SOURCE_DIR}/tests/golden/golden_engine.c)
+target_compile_definitions(golden_engine PRIVATE SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+target_link_libraries(golden_engine PRIVATE tg_cpu)
+foreach(run "ref;greedy" "ref;nll" "cpu;greedy" "cpu;nll" "cpu;self")
+  list(JOIN run "_" suffix)
+  add_test(NAME golden_${suffix} COMMAND golden_engine ${run})
+  set_tests_properties(golden_${suffix} PROPERTIES LABELS golden TIMEOUT 900 SKIP_RETURN_CODE 77)
+endforeach()
+
+# Any bytes through the GGUF reader: fuzz_gguf corpus/gguf, or -runs=0 to replay the corpus only.
+if(TOLLGATE_FUZZ)
+  add_executable(fuzz_gguf ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_gguf.c)
+  target_compile_options(fuzz_gguf PRIVATE -fsanitize=fuzzer)
+  target_link_options(fuzz_gguf PRIVATE -fsanitize=fuzzer)
+  target_link_libraries(fuzz_gguf PRIVATE tg_model)
+  add_test(NAME fuzz_gguf COMMAND fuzz_gguf -runs=0 ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/gguf)
+  set_tests_properties(fuzz_gguf PROPERTIES LABELS fuzz)
+endif()
