@@ -62,7 +62,7 @@ const struct conf_option gateway_options[] = {
     OPT("upstream.stall_timeout", CONF_DURATION, stall_us, "300s", SECOND, 24 * HOUR),
     OPT("upstream.connections_per_worker_max", CONF_INT, connections_per_worker_max, "1024", 1, 65535),
     OPT("upstream.retries", CONF_INT, retries, "2", 0, 2),
-    OPT("upstream.whohas_bytes", CONF_BYTES, whohas_bytes, "40MiB", 1 * MIB, 64 * GIB),
+    OPT("upstream.whohas_bytes", CONF_BYTES, whohas_bytes, "64MiB", 1 * MIB, 64 * GIB),
 };
 const size_t gateway_options_count = ARRAY_LEN(gateway_options);
 

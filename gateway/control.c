@@ -172,10 +172,15 @@ static bool first_snapshot(struct control *c, struct err *e)
 
 bool control_start(struct control *c, struct gateway *gw, struct env *env, struct err *e)
 {
+    char dir[480];
     int n;
 
     c->gw = gw;
     c->env = env;
+    n = env->ops->dir_make(env, str_copy(gw->config.journal_dir, dir, sizeof(dir)));
+    if (n < 0) {
+        return err_errno(e, -n, "journal.dir %s", dir);
+    }
     n = snprintf(c->snapshot_path, sizeof(c->snapshot_path), STR_FMT "/snapshot", STR_ARG(gw->config.journal_dir));
     if (n < 0 || (size_t)n >= sizeof(c->snapshot_path)) {
         return err_set(e, ERR_INPUT, "journal.dir: the path is too long");

@@ -147,7 +147,7 @@ struct http_origin *loop_origin(struct loop *l, const struct worker *w)
         .addr = w->addr,
         .host = str_c(w->host),
         .connections_max = (uint32_t)c->connections_per_worker_max,
-        .idle_max = 64,
+        .idle_max = (uint32_t)c->connections_per_worker_max, /* a burst must not reconnect */
         .connect_us = (uint64_t)c->connect_us,
         .head_us = (uint64_t)c->ttft_us,
         .body_idle_us = (uint64_t)c->stall_us,

@@ -282,7 +282,8 @@ static bool open_files(struct main_state *m, struct err *e)
                                  .segment_bytes = (uint64_t)m->gw.config.journal_segment_bytes};
     struct ship_options so = {.conninfo = m->gw.config.pg_conninfo, .dir = dir, .gateway_id = (int32_t)m->gw.config.gateway_id};
 
-    m->gw.journal = journal_open(m->env, m->gw.log, &jo, 0, e);
+    /* After a lost disk Postgres' cursor still knows the last epoch: numbers are never used twice. */
+    m->gw.journal = journal_open(m->env, m->gw.log, &jo, m->control.world->snap->spent_epoch + 1, e);
     if (m->gw.journal == NULL || !recover_read(m->env, dir, journal_epoch(m->gw.journal), &m->recovered, e)) {
         return false;
     }
@@ -330,7 +331,7 @@ static bool start(struct main_state *m, struct err *e)
     gw->index = whohas_new((size_t)gw->config.whohas_bytes);
     gw->quota = quota_new();
     gw->control = &m->control;
-    if (!read_secrets(gw, e) || !os_on_signals(m->env, on_signal, m, e) || !open_files(m, e) || !control_start(&m->control, gw, m->env, e) ||
+    if (!read_secrets(gw, e) || !os_on_signals(m->env, on_signal, m, e) || !control_start(&m->control, gw, m->env, e) || !open_files(m, e) ||
         !seed_quotas(m, e)) {
         return false;
     }

@@ -83,8 +83,8 @@ size_t http_stream_buffered(const struct http_stream *s);
 /* Ends the answer. If the request body is not complete, the rest is refused cleanly: h2 discards it
  * for a second with all credit kept up, then RST_STREAM(NO_ERROR); h1 lingering close. */
 void http_stream_end(struct http_stream *s);
-/* No clean end: h2 RST_STREAM(INTERNAL_ERROR), h1 close without the last chunk. on_close(ABORT)
- * follows before the loop sleeps. */
+/* No clean end: h2 RST_STREAM(INTERNAL_ERROR), h1 close without the last chunk; what is still
+ * buffered is dropped. on_close(ABORT) follows before the loop sleeps. */
 void http_stream_abort(struct http_stream *s);
 /* After the answer the h1 connection closes (smuggling shapes, refused uploads). */
 void http_stream_close_connection(struct http_stream *s);

@@ -160,7 +160,7 @@ static bool key_list(struct admin_call *a, struct buf *out, struct err *e)
 static bool key_revoke(struct admin_call *a, struct buf *out, struct err *e)
 {
     struct config c;
-    int32_t id;
+    int32_t id = 0;
 
     if (!body_i32(a, "key_id", &id, e)) {
         return false;
@@ -211,7 +211,7 @@ static bool quota_set_call(struct admin_call *a, struct buf *out, struct err *e)
 {
     struct config c;
     struct quota_limits l;
-    int32_t key_id;
+    int32_t key_id = 0;
 
     if (!body_i32(a, "key_id", &key_id, e) || !limit(a, "requests_per_min", &l.requests_per_min, e) ||
         !limit(a, "input_tokens_per_min", &l.input_tokens_per_min, e) || !limit(a, "output_tokens_per_min", &l.output_tokens_per_min, e) ||
@@ -224,7 +224,7 @@ static bool quota_set_call(struct admin_call *a, struct buf *out, struct err *e)
 static bool quota_show(struct admin_call *a, struct buf *out, struct err *e)
 {
     struct config c;
-    int32_t key_id;
+    int32_t key_id = 0;
 
     return query_i32(a, "key_id", &key_id, e) && admin_config(a, &c, e) && config_quota_show(&c, admin_query(a, "tenant"), key_id, out, e);
 }

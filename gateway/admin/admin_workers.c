@@ -192,7 +192,7 @@ bool admin_worker_add(struct admin_call *a, struct buf *out, struct err *e)
     struct str url = url_of(a);
     struct env_addr addr;
     struct err not_numeric = {.code = ERR_NONE};
-    uint16_t port;
+    uint16_t port = 0;
     size_t n;
 
     (void)out;

@@ -154,7 +154,7 @@ static bool url_split(struct str url, struct str *host, struct str *name, uint16
 static void slot_open(struct fleet *f, struct fleet_worker *fw, unsigned slot, const struct snap_worker *s)
 {
     struct str host, name;
-    uint16_t port;
+    uint16_t port = 0;
 
     memset(&fw->w, 0, sizeof(fw->w));
     memset(&fw->rate, 0, sizeof(fw->rate));

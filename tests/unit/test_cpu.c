@@ -320,7 +320,8 @@ static struct gemm_data *gemm_data(uint32_t type, bool extreme, uint32_t seed)
     assert_non_null(g);
     for (uint32_t i = 0; i < 16 * GEMM_BLOCKS; i++) {
         uint8_t *p = g->raw + (size_t)i * block;
-        _Float16 scales[2] = {(_Float16)(0.001f * (float)(next(&seed) % 100)), (_Float16)-0.05f};
+        uint16_t scales[2] = {quant_to_f16(0.001f * (float)(next(&seed) % 100)),
+                              quant_to_f16(-0.05f)};
         memcpy(p, scales, head);
         for (uint32_t j = head; j < block; j++) {
             p[j] = (uint8_t)(extreme ? (next(&seed) & 1 ? 0x80 : 0xFF) : next(&seed));

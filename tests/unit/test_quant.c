@@ -71,12 +71,48 @@ static void bf16_rounds_to_nearest_even(void **state)
     assert_true(quant_bf16(0x3F82) == 1.0f + 0x1p-6f);
 }
 
+static void f16_survives_the_way_there_and_back(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        if ((h & 0x7C00) != 0x7C00 || (h & 0x3FF) == 0) { /* not the NaNs */
+            assert_int_equal(quant_to_f16(quant_f16((uint16_t)h)), h);
+        }
+    }
+}
+
+static void f16_rounds_to_nearest_even(void **state)
+{
+    static const struct {
+        float f;
+        uint16_t h;
+    } table[] = {
+        {1.0f, 0x3C00},           {-2.0f, 0xC000},           {65504.0f, 0x7BFF},
+        {65519.9f, 0x7BFF},       {65520.0f, 0x7C00},        {-1e9f, 0xFC00},
+        {1 + 0x1p-11f, 0x3C00},   {1 + 3 * 0x1p-11f, 0x3C02}, {1 + 0x1.01p-11f, 0x3C01},
+        {0x1p-14f, 0x0400},       {0x1p-24f, 0x0001},        {0x1p-25f, 0x0000},
+        {0x1.8p-24f, 0x0002},     {0x1.01p-25f, 0x0001},     {0x1.ffcp-15f, 0x0400},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(table); i++) {
+        if (quant_to_f16(table[i].f) != table[i].h) {
+            fail_msg("%a becomes %04x, not %04x", (double)table[i].f, quant_to_f16(table[i].f),
+                     table[i].h);
+        }
+    }
+    assert_true(quant_f16(0x7C00) > 3e38f);
+    assert_true(quant_f16(0x7E00) != quant_f16(0x7E00));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_become_the_values_of_the_reference),
         cmocka_unit_test(block_sizes_are_those_of_the_format),
         cmocka_unit_test(bf16_rounds_to_nearest_even),
+        cmocka_unit_test(f16_survives_the_way_there_and_back),
+        cmocka_unit_test(f16_rounds_to_nearest_even),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

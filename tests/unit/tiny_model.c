@@ -78,7 +78,7 @@ static void put_f32(struct buf *b, float v)
 
 static void put_f16(struct buf *b, float v)
 {
-    _Float16 h = (_Float16)v;
+    uint16_t h = quant_to_f16(v);
     buf_append(b, &h, sizeof(h));
 }
 

@@ -72,7 +72,7 @@ static void from_float(const float *x, struct block *b)
     for (unsigned i = 0; i < KERNEL_BLOCK; i++) {
         top = fmaxf(top, fabsf(x[i]));
     }
-    b->d = (float)(_Float16)(top / 127.0f);
+    b->d = quant_f16(quant_to_f16(top / 127.0f));
     for (unsigned i = 0; i < KERNEL_BLOCK; i++) {
         float v = b->d > 0 ? x[i] / b->d : 0;
         v = v > -127.0f ? v : -127.0f;
@@ -118,10 +118,10 @@ static void read_block(const struct weight *w, const uint8_t *row, const float *
 
 static bool write_f16(uint8_t *to, float v)
 {
-    _Float16 h = (_Float16)v;
+    uint16_t h = quant_to_f16(v);
 
     memcpy(to, &h, sizeof(h));
-    return isfinite((float)h);
+    return isfinite(quant_f16(h));
 }
 
 static bool write_block(const struct packed *p, uint8_t *to, unsigned lane, const struct block *b)

@@ -23,19 +23,50 @@ void quant_dequantize(uint32_t type, const void *src, float *dst, uint64_t n);
  * value = d * scale * q - dmin * min. */
 void quant_q4_k_scale(const void *block, unsigned j, unsigned *scale, unsigned *min);
 
+static inline float quant_of_bits(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+/* IEEE 754 half precision, in integers: not every compiler has the type. */
 static inline float quant_f16(uint16_t h)
 {
-    _Float16 v;
-    memcpy(&v, &h, sizeof(v));
-    return (float)v;
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3FF;
+
+    if (exponent == 0) {
+        float v = (float)mantissa * 0x1p-24f;
+        return sign != 0 ? -v : v;
+    }
+    exponent = exponent == 31 ? 255 : exponent + 112;
+    return quant_of_bits(sign | exponent << 23 | mantissa << 13);
+}
+
+static inline uint16_t quant_to_f16(float f) /* round to nearest even; too large: infinity */
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof(u));
+    uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
+    u &= 0x7FFFFFFFu;
+    if (u > 0x7F800000u) {
+        return sign | 0x7E00;
+    }
+    if (u >= 0x477FF000u) { /* 65,520 and more */
+        return sign | 0x7C00;
+    }
+    if (u < 0x38800000u) { /* below 2^-14: one half has its last bit at 2^-24 */
+        float shifted = quant_of_bits(u) + 0.5f;
+        memcpy(&u, &shifted, sizeof(u));
+        return (uint16_t)(sign | (u - 0x3F000000u));
+    }
+    u += 0xFFFu + (u >> 13 & 1u);
+    return (uint16_t)(sign | (u - (112u << 23)) >> 13);
 }
 
 static inline float quant_bf16(uint16_t h)
 {
-    uint32_t u = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &u, sizeof(f));
-    return f;
+    return quant_of_bits((uint32_t)h << 16);
 }
 
 static inline uint16_t quant_to_bf16(float f) /* round to nearest even */

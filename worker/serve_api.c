@@ -1,0 +1,259 @@
+/* serve_api.c - the two generation endpoints up to the submit: who asks, the body, the refusals. */
+#include "worker/job.h"
+
+#include "base/hash.h"
+
+#include <stdio.h>
+
+void api_send_json(struct serve *s, struct http_stream *st, unsigned status, struct str json)
+{
+    const struct http_field fields[] = {
+        {STR("content-type"), STR("application/json")},
+        {STR("x-tollgate-worker-epoch"), str_c(s->epoch)},
+        {STR("retry-after"), STR("1")},
+    };
+
+    http_stream_respond(st, status, fields, status == 503 ? 3 : 2, (int64_t)json.n);
+    http_stream_write(st, json.p, json.n);
+    http_stream_end(st);
+}
+
+void api_write_error(struct json_writer *w, const struct api_error *x)
+{
+    jw_object(w);
+    jw_key(w, STR("error"));
+    jw_object(w);
+    jw_kc(w, "message", x->message);
+    jw_kc(w, "type", x->type);
+    jw_kc(w, "param", x->param);
+    jw_kc(w, "code", x->code);
+    jw_end_object(w);
+    jw_end_object(w);
+}
+
+void api_send_error(struct serve *s, struct http_stream *st, const struct api_error *x)
+{
+    struct json_writer w;
+
+    buf_reset(&s->out);
+    jw_init(&w, &s->out);
+    api_write_error(&w, x);
+    api_send_json(s, st, x->status, buf_view(&s->out));
+}
+
+/* A refusal of a job that the engine does not have. */
+static void refuse_job(struct job *j, const struct api_error *x)
+{
+    api_send_error(j->serve, j->stream, x);
+    job_set_state(j, JOB_DONE);
+}
+
+bool serve_is_trusted(const struct serve *s, const struct http_head *h)
+{
+    struct str scheme, token, given = http_field(&h->fields, STR("authorization"));
+
+    if (s->o.worker_key.n == 0 || !str_cut(given, ' ', &scheme, &token)) {
+        return false;
+    }
+    token = str_trim(token);
+    return str_ieq(scheme, STR("bearer")) && token.n == s->o.worker_key.n &&
+           hash_equal(token.p, s->o.worker_key.p, token.n);
+}
+
+static bool check_head(struct serve *s, const struct http_head *h, struct api_error *x)
+{
+    struct str encoding = http_field(&h->fields, STR("content-encoding"));
+
+    if (h->method != HTTP_POST) {
+        return api_refuse(x, 405, NULL, NULL, "This path takes POST.");
+    }
+    if (s->o.worker_key.n > 0 && !serve_is_trusted(s, h)) {
+        return api_refuse(x, 401, "invalid_api_key", NULL, "The worker key is missing or wrong.");
+    }
+    if (s->draining) {
+        return api_refuse(x, 503, "server_is_overloaded", NULL, "This worker is shutting down.");
+    }
+    if (encoding.n > 0 && !str_ieq(encoding, STR("identity"))) {
+        return api_refuse(x, 415, NULL, NULL, "The body must come without content-encoding.");
+    }
+    if (h->content_length > (int64_t)JOB_BODY_BYTES_MAX) {
+        return api_refuse(x, 413, "request_too_large", NULL, "The body is larger than %u bytes.",
+                          JOB_BODY_BYTES_MAX);
+    }
+    return true;
+}
+
+/* The gateway's headers; only from who has the worker key. */
+static bool read_headers(struct job *j, const struct http_head *h, struct api_error *x)
+{
+    struct str event = http_field(&h->fields, STR("x-tollgate-event"));
+    struct str key = http_field(&h->fields, STR("x-tollgate-prefix-key"));
+    struct str class = http_field(&h->fields, STR("x-tollgate-class"));
+
+    j->request.class = ENGINE_STANDARD;
+    if (!j->trusted) {
+        return true;
+    }
+    if (event.n > 0 && !uuid_parse(event, &j->event)) {
+        return api_refuse(x, 400, NULL, "x-tollgate-event", "The event id is no UUID.");
+    }
+    j->has_key = key.n > 0;
+    if (j->has_key && !prefix_key_parse(key, &j->key)) {
+        return api_refuse(x, 400, NULL, "x-tollgate-prefix-key", "The prefix key is not 32 hex.");
+    }
+    j->request.class = str_eq(class, STR("interactive")) ? ENGINE_INTERACTIVE
+                       : str_eq(class, STR("batch"))     ? ENGINE_BATCH
+                                                         : ENGINE_STANDARD;
+    j->usage_each =
+        str_eq(http_field(&h->fields, STR("x-tollgate-usage")), STR("each"));
+    return true;
+}
+
+static struct job *job_new(struct serve *s, struct http_stream *st, bool chat)
+{
+    struct exchange *x = arena_alloc(http_stream_arena(st), sizeof(*x));
+    struct job *j = mem_try(1, sizeof(*j));
+
+    if (x == NULL || j == NULL) {
+        mem_free(j);
+        return NULL;
+    }
+    j->serve = s;
+    j->stream = st;
+    j->state = JOB_BODY;
+    j->chat = chat;
+    arena_init(&j->arena, JOB_ARENA_BYTES_MAX);
+    buf_init(&j->body, JOB_BODY_BYTES_MAX);
+    list_push_back(&s->jobs, &j->node);
+    x->kind = EXCHANGE_JOB;
+    x->job = j;
+    http_stream_set_user(st, x);
+    return j;
+}
+
+void api_head(struct serve *s, struct http_stream *st, const struct http_head *h)
+{
+    bool chat = str_eq(h->path, STR("/v1/chat/completions"));
+    struct api_error x = {0};
+    struct job *j;
+
+    if (!chat && !str_eq(h->path, STR("/v1/completions"))) {
+        api_refuse(&x, 404, NULL, NULL, "There is no such path here.");
+        api_send_error(s, st, &x);
+        return;
+    }
+    if (!check_head(s, h, &x)) {
+        api_send_error(s, st, &x);
+        return;
+    }
+    j = job_new(s, st, chat);
+    if (j == NULL) {
+        api_refuse(&x, 503, "server_is_overloaded", NULL, "There is no memory for this request.");
+        api_send_error(s, st, &x);
+        return;
+    }
+    j->trusted = serve_is_trusted(s, h);
+    if (!read_headers(j, h, &x)) {
+        refuse_job(j, &x);
+        return;
+    }
+    http_stream_continue(st);
+}
+
+void api_body(struct job *j, const void *p, size_t n)
+{
+    struct api_error x = {0};
+
+    if (j->state == JOB_BODY) {
+        if (j->serve->body_bytes + n > JOB_BODIES_BYTES_MAX) {
+            api_refuse(&x, 503, "server_is_overloaded", NULL, "Too many bodies at once.");
+        } else {
+            buf_append(&j->body, p, n);
+            j->serve->body_bytes += j->body.failed ? 0 : n;
+        }
+        if (j->body.failed) {
+            api_refuse(&x, 413, "request_too_large", NULL, "The body is larger than %u bytes.",
+                       JOB_BODY_BYTES_MAX);
+        }
+        if (x.status != 0) {
+            refuse_job(j, &x);
+        }
+    }
+    if (j->stream != NULL) {
+        http_stream_credit(j->stream, n);
+    }
+}
+
+static bool take_slot(struct job *j, struct api_error *x)
+{
+    struct serve *s = j->serve;
+    uint32_t slot = 0;
+
+    if (s->live == s->live_max) {
+        s->metrics.refused++;
+        return api_refuse(x, 503, "server_is_overloaded", NULL,
+                          "All %u places for requests are taken. Try again in a moment.",
+                          s->live_max);
+    }
+    if (!uuid_is_zero(j->event) && receipts_add(s->receipts, j->event) == NULL) {
+        return api_refuse(x, 409, NULL, "x-tollgate-event", "This event was sent before.");
+    }
+    while (s->by_ticket[slot] != NULL) {
+        slot++;
+    }
+    s->by_ticket[slot] = j;
+    s->live++;
+    j->ticket = ++s->generation << 16 | slot;
+    return true;
+}
+
+static void name_answer(struct job *j)
+{
+    uint8_t random[12];
+    char hex[25];
+
+    env_random(j->serve->env, random, sizeof(random));
+    str_hex(random, sizeof(random), hex);
+    snprintf(j->id, sizeof(j->id), "%s-%s", j->chat ? "chatcmpl" : "cmpl", hex);
+    j->created_s = env_wall_us(j->serve->env) / 1000000;
+}
+
+static void submit(struct job *j)
+{
+    struct serve *s = j->serve;
+    size_t text_max = ((size_t)j->request.max_tokens + 1) * (s->token_bytes_max + 3) * 3;
+
+    detok_init(&j->detok, j->stops, j->n_stops);
+    buf_init(&j->text, text_max + DETOK_STOP_BYTES_MAX + j->echo_text.n);
+    buf_init(&j->tokens, ((size_t)j->request.max_tokens + 1) * sizeof(struct job_token));
+    name_answer(j);
+    j->request.ticket = j->ticket;
+    j->submitted_us = env_now_us(s->env);
+    if (!uuid_is_zero(j->event)) {
+        struct receipt *r = receipts_find(s->receipts, j->event);
+
+        r->ticket = j->ticket;
+        r->prompt = j->prompt_tokens;
+    }
+    job_set_state(j, JOB_WAITING);
+    engine_thread_submit(s->engine, &j->request);
+}
+
+void api_body_end(struct job *j)
+{
+    struct api_error x = {0};
+    struct err e = {0};
+
+    if (j->state != JOB_BODY) {
+        return;
+    }
+    j->root = json_parse(&j->arena, buf_view(&j->body), &json_limits_api, &e);
+    if (j->root == NULL) {
+        api_refuse(&x, 400, "invalid_json", NULL, "The body is not valid JSON: %s.", e.text);
+    }
+    if (x.status != 0 || !params_parse(j, &x) || !prompt_build(j, &x) || !take_slot(j, &x)) {
+        refuse_job(j, &x);
+        return;
+    }
+    submit(j);
+}
