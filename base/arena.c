@@ -48,6 +48,31 @@ void arena_fini(struct arena *a)
     *a = (struct arena){.max = a->max};
 }
 
+/* The oldest block of the ladder is the last of the chain, unless a larger piece got its own before
+ * it: that one is not worth keeping. */
+void arena_reset(struct arena *a)
+{
+    struct arena_block *keep;
+
+    while (a->head != NULL && a->head->next != NULL) {
+        struct arena_block *block = a->head;
+
+        a->head = block->next;
+        ASAN_UNPOISON_MEMORY_REGION(block + 1, block->size);
+        mem_free(block);
+    }
+    keep = a->head;
+    if (keep == NULL || keep->size != ARENA_BLOCK_MIN - sizeof(*keep)) {
+        arena_fini(a);
+        return;
+    }
+    ASAN_UNPOISON_MEMORY_REGION(keep + 1, keep->size);
+    memset(keep + 1, 0, keep->used);
+    ASAN_POISON_MEMORY_REGION(keep + 1, keep->size);
+    keep->used = 0;
+    a->used = 0;
+}
+
 static struct arena_block *block_new(size_t size, size_t step)
 {
     struct arena_block *block = mem_try(1, sizeof(*block) + size);

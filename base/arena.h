@@ -17,6 +17,8 @@ struct arena {
 
 void arena_init(struct arena *a, size_t bytes_max);
 void arena_fini(struct arena *a);
+/* Drops everything but keeps the first block: for memory that is used again and again. */
+void arena_reset(struct arena *a);
 /* Zeroed, aligned to 16; NULL past the bound. */
 void *arena_alloc(struct arena *a, size_t n);
 void *arena_array(struct arena *a, size_t count, size_t size); /* NULL on overflow too */

@@ -8,6 +8,10 @@
 #include "base/json.h"
 #include "base/json_utf8.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 /* ---- strings ---- */
 
 #define WORD_OF(byte) (0x0101010101010101ULL * (byte))
@@ -34,8 +38,33 @@ static inline uint64_t word_at(const uint8_t *s)
     return le64toh(w);
 }
 
+/* Past the blocks that hold nothing of interest: quotes, and what is not printable ASCII if asked. */
+static inline const uint8_t *skip_blocks(const uint8_t *s, const uint8_t *end, bool quotes_only)
+{
+#ifdef __SSE2__
+    const __m128i quote = _mm_set1_epi8('"'), back = _mm_set1_epi8('\\');
+
+    for (; end - s >= 16; s += 16) {
+        __m128i v = _mm_loadu_si128((const __m128i *)(const void *)s);
+        __m128i stop = _mm_or_si128(_mm_cmpeq_epi8(v, quote), _mm_cmpeq_epi8(v, back));
+
+        if (!quotes_only) { /* signed: bytes of 0x80 and more are less than a space too */
+            stop = _mm_or_si128(stop, _mm_cmplt_epi8(v, _mm_set1_epi8(0x20)));
+        }
+        if (_mm_movemask_epi8(stop) != 0) {
+            return s + __builtin_ctz((unsigned)_mm_movemask_epi8(stop));
+        }
+    }
+#else
+    (void)end;
+    (void)quotes_only;
+#endif
+    return s;
+}
+
 const uint8_t *json_skip_plain(const uint8_t *s, const uint8_t *end)
 {
+    s = skip_blocks(s, end, false);
     while (s < end) {
         if (end - s >= 8) {
             uint64_t w = word_at(s);
@@ -69,6 +98,10 @@ const uint8_t *json_skip_plain(const uint8_t *s, const uint8_t *end)
 const uint8_t *json_find_close(const uint8_t *s, const uint8_t *end)
 {
     while (s < end) {
+        s = skip_blocks(s, end, true);
+        if (s == end) {
+            break;
+        }
         if (end - s >= 8) {
             uint64_t stop = word_quotes(word_at(s)) & WORD_OF(0x80);
 

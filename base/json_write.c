@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/json_text.h"
 #include "base/json_utf8.h"
 
 /* ---- strings ---- */
@@ -18,25 +19,6 @@ static const char escapes[256] = {
     [0x0B] = 'u',          ['\f'] = 'f',  ['\r'] = 'r',          [0x0E ... 0x1F] = 'u',
     ['"'] = '"',           ['\\'] = '\\', [0x80 ... 0xFF] = 'x',
 };
-
-/* Past the bytes that are written as they are. */
-static size_t plain_bytes(const uint8_t *p, size_t n)
-{
-    size_t i = 0;
-
-    while (i < n) {
-        int length = 1;
-
-        if (escapes[p[i]] != 0) {
-            length = escapes[p[i]] == 'x' ? json_utf8_at(p + i, n - i) : -1;
-        }
-        if (length < 0) {
-            break;
-        }
-        i += (size_t)length;
-    }
-    return i;
-}
 
 /* The byte or bad sequence at p, which is not plain. Returns how many bytes that was. */
 static size_t write_escape(struct buf *b, const uint8_t *p, size_t n)
@@ -59,7 +41,7 @@ void json_write_string(struct buf *b, struct str s)
 
     buf_byte(b, '"');
     while (i < s.n) {
-        size_t plain = plain_bytes(p + i, s.n - i);
+        size_t plain = (size_t)(json_skip_plain(p + i, p + s.n) - (p + i));
 
         buf_append(b, p + i, plain);
         i += plain;

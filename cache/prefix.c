@@ -330,12 +330,12 @@ static bool role_is_known(struct str role)
     return false;
 }
 
-static void emit_message(struct emitter *m, const struct json *message, bool first_user)
+static void emit_message(struct emitter *m, const struct json *message, struct str role,
+                         bool first_user)
 {
     struct json *content = json_get(message, STR("content"));
     struct json *calls = json_get(message, STR("tool_calls"));
     struct json *call = json_get(message, STR("function_call")); /* before tool_calls existed */
-    struct str role = role_of(message);
     uint32_t index = m->out->messages++;
 
     emit_byte(m, SEP_START);
@@ -372,13 +372,14 @@ bool prefix_chat(struct arena *a, struct prefix_key k, const struct json *root, 
     }
     emit_tools(&m, json_get(root, STR("tools")));
     for (const struct json *v = messages != NULL ? messages->child : NULL; v != NULL; v = v->next) {
-        bool user = str_eq(role_of(v), STR("user"));
+        struct str role = role_of(v);
+        bool user = str_eq(role, STR("user"));
 
-        if (in_head && !str_eq(role_of(v), STR("system"))) {
+        if (in_head && !str_eq(role, STR("system"))) {
             out->head = hash_so_far(&m);
             in_head = false;
         }
-        emit_message(&m, v, user && !seen_user);
+        emit_message(&m, v, role, user && !seen_user);
         seen_user = seen_user || user;
     }
     if (in_head) {

@@ -161,6 +161,7 @@ static bool first_snapshot(struct control *c, struct err *e)
         return false;
     }
     say(c, LOG_WARN, "postgres_down", e);
+    err_clear(e); /* told, and no failure: a later one must not hide behind it */
     log_event(c->gw->log, LOG_WARN, env_wall_us(c->env), "started_from_snapshot",
               "Postgres is away: starting from the snapshot file %s, version %llu. Rows wait in the journal.", c->snapshot_path,
               (unsigned long long)s->version);

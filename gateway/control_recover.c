@@ -10,6 +10,7 @@
 #define RECOVER_PARALLEL 32
 #define RECOVER_BODY_MAX 4096
 #define RECOVER_ASK_US 2000000 /* a living worker answers in a millisecond */
+#define RECOVER_RESOLVE_US 10000
 
 struct ask {
     struct recovery *run;
@@ -17,6 +18,7 @@ struct ask {
     struct http_origin *origin;
     struct http_call *call;
     struct env_timer timer;
+    uint64_t until_us; /* its worker's name is waited for no longer */
     struct buf body;
     unsigned status;
 };
@@ -73,7 +75,9 @@ static void write_close(struct recovery *run, const struct orphan *o, int64_t pr
     if (known || o->open.r.type == 0) {
         quota_seed_row(c->gw->quota, &rec.close);
     } else {
-        quota_seed_charge(c->gw->quota, rec.close.tenant_id, rec.close.key_id, rec.close.occurred_us, o->open.r.open.hold_nusd);
+        int64_t cost = money_nusd_ceil(money_of(rec.close.cost_pusd)), hold = o->open.r.open.hold_nusd;
+
+        quota_seed_charge(c->gw->quota, rec.close.tenant_id, rec.close.key_id, rec.close.occurred_us, cost > hold ? cost : hold);
     }
     run->measured += known;
     run->unknown += !known;
@@ -158,29 +162,18 @@ static const struct world_worker *worker_of(const struct world *w, int32_t worke
     return NULL;
 }
 
-static void ask_start(struct ask *a, struct recovery *run, const struct orphan *o)
+static void ask_send(struct ask *a, const struct worker *w)
 {
     static const struct http_call_events events = {ask_head, ask_body, ask_done, ask_fail};
-    struct control *c = run->c;
-    const struct world_worker *ww = worker_of(c->world, o->dispatch.r.dispatch.worker_id);
+    struct control *c = a->run->c;
     char auth[512], target[16 + UUID_TEXT_BYTES], id[UUID_TEXT_BYTES + 1];
     struct http_origin_options oo;
     struct http_field f;
     struct http_call_request req;
 
-    a->run = run;
-    a->orphan = o;
-    a->status = 0;
-    a->call = NULL;
-    buf_init(&a->body, RECOVER_BODY_MAX);
-    run->running++;
-    if (ww == NULL || ww->w->engine != ENGINE_TOLLGATE) {
-        ask_end(a, false, 0, 0, 0);
-        return;
-    }
-    oo = (struct http_origin_options){.addr = ww->w->addr, .host = str_c(ww->w->host), .connections_max = 1, .connect_us = RECOVER_ASK_US};
+    oo = (struct http_origin_options){.addr = w->addr, .host = str_c(w->host), .connections_max = 1, .connect_us = RECOVER_ASK_US};
     a->origin = http_origin_new(c->client, &oo);
-    uuid_text(o->dispatch.r.dispatch.event, id);
+    uuid_text(a->orphan->dispatch.r.dispatch.event, id);
     snprintf(target, sizeof(target), "/abort/%s", id);
     snprintf(auth, sizeof(auth), "Bearer " STR_FMT, STR_ARG(c->gw->secrets.worker_key));
     f = (struct http_field){STR("authorization"), str_c(auth)};
@@ -189,6 +182,35 @@ static void ask_start(struct ask *a, struct recovery *run, const struct orphan *
     env_timer_arm(c->env, &a->timer, env_now_us(c->env) + RECOVER_ASK_US);
     a->call = http_call_start(a->origin, &req, &events, a);
     hash_wipe(auth, sizeof(auth));
+}
+
+/* Names of workers may still be on their way from the resolver. */
+static void ask_when_resolved(struct env_timer *t)
+{
+    struct ask *a = CONTAINER_OF(t, struct ask, timer);
+    struct env *env = a->run->c->env;
+    const struct world_worker *ww = worker_of(a->run->c->world, a->orphan->dispatch.r.dispatch.worker_id);
+
+    if (ww == NULL || ww->w->engine != ENGINE_TOLLGATE || (ww->w->addr.len == 0 && env_now_us(env) >= a->until_us)) {
+        ask_end(a, false, 0, 0, 0);
+    } else if (ww->w->addr.len == 0) {
+        env_timer_arm(env, t, env_now_us(env) + RECOVER_RESOLVE_US);
+    } else {
+        ask_send(a, ww->w);
+    }
+}
+
+static void ask_start(struct ask *a, struct recovery *run, const struct orphan *o)
+{
+    a->run = run;
+    a->orphan = o;
+    a->status = 0;
+    a->call = NULL;
+    buf_init(&a->body, RECOVER_BODY_MAX);
+    run->running++;
+    a->until_us = env_now_us(run->c->env) + RECOVER_ASK_US;
+    a->timer.fire = ask_when_resolved;
+    ask_when_resolved(&a->timer);
 }
 
 static void recovery_end(struct recovery *run)

@@ -2,6 +2,8 @@
 #include "gateway/gateway.h"
 #include "gateway/request.h"
 
+#define LOOP_EVENT_BYTES_MAX (16u << 20) /* an event of 1 MiB, as a tree */
+
 static void loop_take_world(struct loop *l)
 {
     struct world *w = atomic_exchange(&l->pending, NULL);
@@ -80,6 +82,7 @@ struct loop *loop_new(struct gateway *gw, unsigned index, struct env *env, struc
     l->gw = gw;
     l->index = index;
     l->env = env;
+    arena_init(&l->events, LOOP_EVENT_BYTES_MAX);
     list_init(&l->requests);
     list_init(&l->settling);
     gateway_http_limits(&gw->config, &limits);
@@ -119,6 +122,7 @@ void loop_free(struct loop *l)
     if (l->tls != NULL) {
         tls_context_free(l->tls);
     }
+    arena_fini(&l->events);
     mem_free(l);
 }
 

@@ -33,7 +33,7 @@ static void attempt_fail(struct attempt *a, struct proxy_failure *f)
     if (a->call != NULL) {
         http_call_cancel(a->call);
     }
-    if (!f->client_fault) {
+    if (!f->client_fault && f->kind != PROXY_BUSY) {
         atomic_fetch_add_explicit(&w->errors, 1, memory_order_relaxed);
     }
     attempt_close(a);
@@ -44,7 +44,11 @@ static void attempt_fail_kind(struct attempt *a, enum proxy_failure_kind kind, b
 {
     struct proxy_failure f = {.kind = kind, .reached = reached};
 
-    api_error_upstream(&f.error);
+    if (kind == PROXY_BUSY) {
+        api_error_unavailable(&f.error, 1000, "The workers for this model are busy.");
+    } else {
+        api_error_upstream(&f.error);
+    }
     attempt_fail(a, &f);
 }
 
@@ -86,9 +90,8 @@ static bool attempt_event(void *ctx, const char *event, struct str data)
         }
         return false;
     }
-    arena_fini(&a->scratch);
-    arena_init(&a->scratch, PROXY_SCRATCH_BYTES_MAX);
-    if (!usage_read_chunk(&a->calls, &a->scratch, a->endpoint, data, &c)) {
+    arena_reset(&a->loop->events);
+    if (!usage_read_chunk(&a->calls, &a->loop->events, a->endpoint, data, &c)) {
         attempt_fail_kind(a, PROXY_BROKEN, true);
         return false;
     }
@@ -191,6 +194,10 @@ static void proxy_on_fail(void *user, enum http_fail why, bool sent)
     struct attempt *a = user;
 
     a->call = NULL;
+    if (a->status == 200 && a->stream && a->finish_seen) {
+        attempt_done(a); /* the answer was complete; only its epilogue is missing */
+        return;
+    }
     switch (why) {
     case HTTP_FAIL_CONNECT:
         atomic_store(&a->worker->health, WORKER_DOWN); /* the control loop's probe lifts it */
@@ -205,9 +212,7 @@ static void proxy_on_fail(void *user, enum http_fail why, bool sent)
     case HTTP_FAIL_SEND:
     case HTTP_FAIL_HEAD:
     case HTTP_FAIL_BODY:
-        if (a->status == 200 && a->stream && a->finish_seen) {
-            attempt_done(a); /* the answer was complete; only its epilogue is missing */
-        } else if (a->status != 0 && a->status != 200) {
+        if (a->status != 0 && a->status != 200) {
             attempt_error_answer(a);
         } else {
             attempt_fail_kind(a, PROXY_CUT, sent);

@@ -278,11 +278,16 @@ static struct request *request_new(struct loop *l, struct http_stream *s, enum e
     return r;
 }
 
+/* What the bodies of one loop's requests may hold together. */
+static uint64_t bodies_max(const struct loop *l)
+{
+    return (uint64_t)l->gw->config.bodies_bytes_max / l->gw->n_loops;
+}
+
 /* Refused before a byte of body is kept: size, encoding, our own bounds. */
 static bool body_is_acceptable(struct loop *l, const struct http_head *h, struct api_error *e)
 {
     const struct gateway_config *c = &l->gw->config;
-    uint64_t bodies_max = (uint64_t)c->bodies_bytes_max / l->gw->n_loops;
 
     if (h->content_length > c->body_bytes_max) {
         api_error_set(e, 413, "invalid_request_error", "request_too_large", NULL,
@@ -290,7 +295,7 @@ static bool body_is_acceptable(struct loop *l, const struct http_head *h, struct
     } else if (encoding_named(http_field(&h->fields, STR("content-encoding"))) == ENCODING_UNKNOWN) {
         api_error_set(e, 415, "invalid_request_error", "unsupported_content_encoding", NULL,
                       "content-encoding must be gzip, zstd or identity.");
-    } else if (l->draining || l->n_requests >= (uint64_t)c->requests_max / l->gw->n_loops || l->body_bytes >= bodies_max) {
+    } else if (l->draining || l->n_requests >= (uint64_t)c->requests_max / l->gw->n_loops || l->body_bytes >= bodies_max(l)) {
         api_error_unavailable(e, 1000, l->draining ? "The gateway is shutting down." : "The gateway is at its limit of open requests.");
     } else if (!journal_admits(l->gw->journal)) {
         api_error_unavailable(e, 5000, "The gateway's journal cannot take new requests.");
@@ -400,6 +405,12 @@ static void on_body(void *ctx, struct http_stream *s, const void *p, size_t n)
     }
     r->body_charged += r->body.len - before;
     r->loop->body_bytes += r->body.len - before;
+    if (r->loop->body_bytes > bodies_max(r->loop)) {
+        struct api_error full = {0};
+
+        api_error_unavailable(&full, 1000, "The gateway is at its limit of open request bodies.");
+        request_fail(r, &full);
+    }
 }
 
 static void on_body_end(void *ctx, struct http_stream *s)
@@ -425,7 +436,9 @@ static void on_drain(void *ctx, struct http_stream *s)
     (void)ctx;
     if (r != NULL && r->paused) {
         r->paused = false;
-        proxy_resume(&r->attempt);
+        if (!r->extending) {
+            proxy_resume(&r->attempt);
+        }
     }
 }
 

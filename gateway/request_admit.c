@@ -7,6 +7,7 @@
 #define ADMIT_PER_MESSAGE 16
 #define ADMIT_PER_IMAGE 2048
 #define ADMIT_FIRST_OUTPUT 512
+#define ADMIT_OUTPUT_MAX (1 << 24) /* no context has this room: keeps tokens x price in an int64 */
 
 static void quota_error(const struct request *r, struct api_error *e)
 {
@@ -110,10 +111,13 @@ static void on_quota(struct quota_hold *h)
     }
     if (r->asking == ASK_EXTEND_WHOLE) {
         request_dispatch(r);
+    } else if (!r->paused) {
+        proxy_resume(&r->attempt);
     }
 }
 
-/* Asks for `tokens` more output; on_quota takes the answer before this turn ends. */
+/* Asks for `tokens` more output; on_quota takes the answer before this turn ends. Until then the
+ * worker's bytes rest: a burst must not run past a hold that is about to grow. */
 void request_extend(struct request *r, int64_t tokens, bool whole)
 {
     const struct loop *l = r->loop;
@@ -121,6 +125,7 @@ void request_extend(struct request *r, int64_t tokens, bool whole)
     r->asking = whole ? ASK_EXTEND_WHOLE : ASK_EXTEND;
     r->extending = true;
     r->extend_tokens = tokens;
+    proxy_pause(&r->attempt);
     quota_extend(l->gw->quota, l->env, &r->hold, r->tenant, r->key, tokens,
                  money_nusd_ceil(price_bound(r->price, 0, tokens)));
 }
@@ -162,7 +167,10 @@ void request_admit(struct request *r)
         request_fail(r, &e);
         return;
     }
-    r->out_limit = r->api.max_tokens >= 0 ? r->api.max_tokens : INT64_MAX;
+    r->out_limit = INT64_MAX;
+    if (r->api.max_tokens >= 0) {
+        r->out_limit = r->api.max_tokens < ADMIT_OUTPUT_MAX ? r->api.max_tokens : ADMIT_OUTPUT_MAX;
+    }
     if (r->model->output_max > 0 && r->out_limit > r->model->output_max) {
         r->out_limit = r->model->output_max;
     }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #define ANSWER_FIELDS_MAX 16
+#define GATHERED_NODES_MAX 4000000 /* JSON values: 170 a token with 20 top_logprobs */
 
 struct answer_head {
     struct http_field f[ANSWER_FIELDS_MAX];
@@ -177,18 +178,34 @@ static void client_usage(const struct request *r, struct openai_usage *u)
     u->reasoning = r->billed.reasoning;
 }
 
-static void tail_whole(struct request *r, const struct openai_usage *u)
+static bool gathered_is_whole(const struct request *r)
 {
+    bool whole = !r->gathered.text.failed;
+
+    for (unsigned i = 0; i < ARRAY_LEN(r->gathered.logprobs); i++) {
+        whole = whole && !r->gathered.logprobs[i].failed;
+    }
+    return whole;
+}
+
+/* false: larger than our bounds, so that a part of it is missing. */
+static bool tail_whole(struct request *r, const struct openai_usage *u)
+{
+    static const struct json_limits limits = {64, GATHERED_NODES_MAX};
     struct err e = {.code = ERR_NONE};
     const struct json *choice = r->whole;
 
     if (choice == NULL) {
         buf_reset(&r->out);
         gathered_choice(r, &r->out);
-        choice = json_parse(&r->arena, buf_view(&r->out), &json_limits_api, &e);
-        CHECK(choice != NULL); /* our own text */
+        if (gathered_is_whole(r) && !r->out.failed) {
+            choice = json_parse(&r->arena, buf_view(&r->out), &limits, &e);
+        }
     }
-    openai_render_whole(&r->answer, choice, r->finish, u, &r->tail);
+    if (choice != NULL) {
+        openai_render_whole(&r->answer, choice, r->finish, u, &r->tail);
+    }
+    return choice != NULL && !r->tail.failed;
 }
 
 static void tail_stream(struct request *r, const struct openai_usage *u)
@@ -218,8 +235,9 @@ void request_answer_tail(struct request *r)
     client_usage(r, &u);
     if (r->api.stream) {
         tail_stream(r, &u);
-    } else {
-        tail_whole(r, &u);
+    } else if (!tail_whole(r, &u)) {
+        api_error_upstream(&r->error);
+        r->broken = true;
     }
 }
 
@@ -228,11 +246,6 @@ void request_answer_send(struct request *r)
     struct answer_head h;
 
     if (r->stream == NULL) {
-        return;
-    }
-    if (r->tail.failed) {
-        api_error_upstream(&r->error);
-        request_answer_error(r, &r->error);
         return;
     }
     if (!r->responded && r->api.stream) {

@@ -2,6 +2,7 @@
 #include "gateway/request.h"
 
 #define RETRY_BACKOFF_MAX_US 50000 /* full jitter before another worker is tried */
+#define ENGINE_BODY_EXTRA 256      /* what an engine's body says beside the client's, about */
 #define WHOLE_OUTPUT_DEFAULT 4096  /* a whole answer of a foreign engine without max_tokens */
 
 static bool worker_lists(const struct world_worker *w, int16_t model_id)
@@ -179,6 +180,7 @@ void request_dispatch(struct request *r)
 
     r->attempts++;
     r->tried |= 1ULL << w->slot;
+    r->error.status = 0; /* what the last attempt said is told only when nobody else is tried */
     attempt_event_id(r);
     if (!journal_dispatch(r, w)) {
         r->attempts--;
@@ -187,6 +189,7 @@ void request_dispatch(struct request *r)
         return;
     }
     buf_reset(&r->out);
+    (void)buf_reserve(&r->out, r->body.len + ENGINE_BODY_EXTRA); /* grown once; failure is sticky */
     openai_engine_body(&r->api, w->engine, r->model->name, engine_max_tokens(r, w), &r->out);
     worker_charge(w, &r->attempt.charge, uncached < 1 ? 1 : (int64_t)uncached, (int64_t)r->prompt_tokens + 1, now);
     whohas_dispatched(l->gw->index, &r->prefix, w->slot, now);
@@ -205,7 +208,7 @@ void request_dispatch(struct request *r)
     r->last_progress_us = now;
     r->last_progress_tokens = 0;
     request_set_state(r, REQ_DISPATCHED);
-    if (r->timer.fire == NULL) {
+    if (!env_timer_is_armed(&r->timer)) {
         r->timer.fire = request_waits;
         env_timer_arm(l->env, &r->timer, now + (uint64_t)l->gw->config.head_hold_us);
     }

@@ -123,9 +123,8 @@ static void put_close(struct request *r)
         env_timer_arm(l->env, &r->linger, env_now_us(l->env) + SETTLE_RING_FULL_US);
         return;
     }
-    if (r->after == AFTER_RETRY && r->stream != NULL) {
+    if (r->after == AFTER_RETRY && request_may_retry(r)) {
         r->after = AFTER_ANSWER;
-        r->error.status = 0;
         request_set_state(r, REQ_QUEUED);
         request_retry(r);
         return;
@@ -143,10 +142,13 @@ void request_settle(struct request *r, enum outcome o)
         r->after = AFTER_ANSWER;
     }
     bill(r);
-    row(r);
+    if (tokens_prompt(&r->billed) + tokens_output(&r->billed) > 0) {
+        r->after = AFTER_ANSWER; /* one hold pays for one attempt */
+    }
     if (r->after == AFTER_ANSWER) {
         request_answer_tail(r); /* a whole answer borrows from the attempt: it ends after */
     }
+    row(r);
     proxy_cancel(&r->attempt);
     r->settle_us = env_now_us(r->loop->env);
     put_close(r);
@@ -168,6 +170,27 @@ static void learn(struct request *r)
     }
 }
 
+static void put_void(struct request *r, struct uuid event)
+{
+    struct record rec = {.type = RECORD_VOID};
+
+    rec.voided.request = r->request_id;
+    rec.voided.event = event;
+    /* A lost VOID costs nothing: recovery voids an OPEN without DISPATCH itself, and asks the worker
+     * about a DISPATCH, which then knows nothing of it. */
+    (void)journal_put(r->loop->port, &rec);
+}
+
+/* No other attempt comes: without it the journal would wait for one. */
+static void put_over(struct request *r)
+{
+    static const struct uuid whole = {{0}};
+
+    if (r->opened) {
+        put_void(r, whole);
+    }
+}
+
 /* The CLOSE is on the disk: money first, then the client hears the end. */
 static void finish(struct request *r)
 {
@@ -177,6 +200,9 @@ static void finish(struct request *r)
     quota_settle(r->loop->gw->quota, &r->hold, money_nusd_ceil(money_of(r->close.cost_pusd)), tokens_prompt(&r->billed),
                  tokens_output(&r->billed), env_now_us(r->loop->env));
     learn(r);
+    if (r->outcome == OUTCOME_WORKER_ERROR || r->outcome == OUTCOME_TIMEOUT || r->outcome == OUTCOME_REFUSED_BY_WORKER) {
+        put_over(r);
+    }
     if (r->stream == NULL) {
         why = REQ_END_CLIENT_GONE;
     } else if (answered) {
@@ -204,17 +230,6 @@ void request_durable(struct loop *l, uint64_t ticket)
     }
 }
 
-static void put_void(struct request *r, struct uuid event)
-{
-    struct record rec = {.type = RECORD_VOID};
-
-    rec.voided.request = r->request_id;
-    rec.voided.event = event;
-    /* A lost VOID costs nothing: recovery voids an OPEN without DISPATCH itself, and asks the worker
-     * about a DISPATCH, which then knows nothing of it. */
-    (void)journal_put(r->loop->port, &rec);
-}
-
 void request_void_attempt(struct request *r)
 {
     put_void(r, r->attempt.event);
@@ -222,19 +237,13 @@ void request_void_attempt(struct request *r)
 
 void request_fail(struct request *r, const struct api_error *e)
 {
-    static const struct uuid whole = {{0}};
-
-    if (r->opened && r->attempts == 0) {
-        put_void(r, whole);
-    }
+    put_over(r);
     request_answer_error(r, e);
     request_end(r, r->attempts > 0 ? REQ_END_FAILED : REQ_END_REFUSED);
 }
 
 void request_client_gone(struct request *r)
 {
-    static const struct uuid whole = {{0}};
-
     r->client_gone = true;
     switch (r->state) {
     case REQ_DISPATCHED:
@@ -245,9 +254,7 @@ void request_client_gone(struct request *r)
     case REQ_SETTLING:
         return; /* the row is on its way; it ends there */
     default:
-        if (r->opened && r->attempts == 0) {
-            put_void(r, whole);
-        }
+        put_over(r);
         request_end(r, REQ_END_CLIENT_GONE);
         return;
     }

@@ -123,7 +123,7 @@ static void on_chunk(void *user, const struct usage_chunk *c)
         return;
     }
     progress(r, output);
-    if (output >= r->out_held && r->out_held < r->out_limit && (r->extend_refused || r->extending)) {
+    if (output >= r->out_held && r->out_held < r->out_limit && r->extend_refused) {
         cut_at_hold(r);
         return;
     }
@@ -143,8 +143,12 @@ static void on_done(void *user)
 static void on_whole(void *user, const struct usage_whole *w)
 {
     struct request *r = user;
+    struct usage_chunk piece = {.has_content = true};
 
     begin_streaming(r);
+    if (r->api.stream && usage_whole_delta(&r->attempt.scratch, r->endpoint, w, &piece.delta)) {
+        request_answer_chunk(r, &piece);
+    }
     r->said = w->usage;
     r->finish = w->finish;
     r->whole = w->choice;
@@ -157,7 +161,7 @@ static void on_whole(void *user, const struct usage_whole *w)
 /* Before content: another worker may be tried if nothing was produced; else the client is told. */
 static void failed_early(struct request *r, const struct proxy_failure *f)
 {
-    bool nothing = !f->reached || f->refused;
+    bool nothing = !f->reached || (f->refused && !(is_ours(r) && r->said.completion > 0));
 
     r->error = f->error;
     if (!f->reached) {

@@ -106,9 +106,9 @@ bool config_tenant_create(const struct config *c, struct str name, struct str ti
     if (!config_begin(c, e)) {
         return false;
     }
-    ok = config_json(c,
-                     "INSERT INTO tenant (name, timezone) VALUES ($1, $2) RETURNING " TENANT_JSON,
-                     params, 2, out, e);
+    ok =
+        config_json(c, "INSERT INTO tenant (name, timezone) VALUES ($1, $2) RETURNING " TENANT_JSON,
+                    params, 2, out, e);
     if (!ok) {
         (void)config_exists_story(c, "tenant", name, e);
     }

@@ -5,6 +5,10 @@
 #include "ledger/config.h"
 
 #define CONFIG_NUMBER_BYTES 24
+/* $1: a name. An insert that finds it there takes no number: model_id is a smallint. */
+#define CONFIG_MODEL_MAKE                                                                          \
+    "INSERT INTO model (name) SELECT $1::text WHERE NOT EXISTS (SELECT FROM model WHERE name = "   \
+    "$1) ON CONFLICT DO NOTHING"
 
 /* BEGIN, with the operator's name for the triggers. */
 MUST_USE bool config_begin(const struct config *c, struct err *e);

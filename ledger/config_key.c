@@ -110,14 +110,14 @@ bool config_key_revoke(const struct config *c, int32_t key_id, struct buf *out, 
     if (!config_begin(c, e)) {
         return false;
     }
-    ok = config_number(c,
-                       "UPDATE api_key SET revoked_at = COALESCE(revoked_at, now()) WHERE key_id = "
-                       "$1::int RETURNING key_id",
-                       params, 1, &found, e) &&
-         (found != 0 || err_set(e, ERR_NOT_FOUND, "there is no key with id %d", key_id)) &&
-         config_json(c, "SELECT " KEY_JSON KEY_FROM "WHERE k.key_id = $1::int", params, 1, out,
-                     e) &&
-         config_audit(c, "key.revoke", params[0], str_of(NULL, 0), str_of(NULL, 0), e);
+    ok =
+        config_number(c,
+                      "UPDATE api_key SET revoked_at = COALESCE(revoked_at, now()) WHERE key_id = "
+                      "$1::int RETURNING key_id",
+                      params, 1, &found, e) &&
+        (found != 0 || err_set(e, ERR_NOT_FOUND, "there is no key with id %d", key_id)) &&
+        config_json(c, "SELECT " KEY_JSON KEY_FROM "WHERE k.key_id = $1::int", params, 1, out, e) &&
+        config_audit(c, "key.revoke", params[0], str_of(NULL, 0), str_of(NULL, 0), e);
     ok = config_end(c, ok, e);
     if (!ok) {
         buf_truncate(out, before);

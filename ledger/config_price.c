@@ -8,15 +8,16 @@
 
 /* USD per 1M tokens: pico-USD per token / 1e6. */
 #define PER_MILLION(name, column)                                                                  \
-    "'" name "_usd', (p." column " * 0.000001)::numeric(38,6)::text, '" name "_pusd', p." column ", "
+    "'" name "_usd', (p." column " * 0.000001)::numeric(38,6)::text, '" name "_pusd', p." column   \
+    ", "
 #define PRICE_JSON                                                                                 \
     "json_build_object('price_id', p.price_id, 'model_id', p.model_id, 'model', m.name, 'tier', "  \
-    "t.name, 'ctx_band', NULLIF(p.ctx_band, 2147483647), 'valid_from', p.valid_from, "             \
-    PER_MILLION("input", "in_pusd") PER_MILLION("cached", "cached_pusd")                           \
-    PER_MILLION("cache_write_5m", "cw_5m_pusd") PER_MILLION("cache_write_1h", "cw_1h_pusd")        \
-    PER_MILLION("output", "out_pusd") PER_MILLION("reasoning", "reasoning_pusd")                   \
-    PER_MILLION("list_input", "list_in_pusd") PER_MILLION("list_output", "list_out_pusd")          \
-    "'sha256', encode(p.sha256, 'hex')"
+    "t.name, 'ctx_band', NULLIF(p.ctx_band, 2147483647), 'valid_from', "                           \
+    "p.valid_from, " PER_MILLION("input", "in_pusd") PER_MILLION("cached", "cached_pusd")          \
+        PER_MILLION("cache_write_5m", "cw_5m_pusd") PER_MILLION("cache_write_1h", "cw_1h_pusd")    \
+            PER_MILLION("output", "out_pusd") PER_MILLION("reasoning", "reasoning_pusd")           \
+                PER_MILLION("list_input", "list_in_pusd") PER_MILLION(                             \
+                    "list_output", "list_out_pusd") "'sha256', encode(p.sha256, 'hex')"
 #define PRICE_FROM " FROM price_version p JOIN model m USING (model_id) JOIN tier t USING (tier) "
 
 struct publication {
@@ -26,7 +27,8 @@ struct publication {
     char valid_from_us[CONFIG_NUMBER_BYTES];
 };
 
-/* Half, three quarters more: rounded up, so that the one rounding of money is seen by who publishes. */
+/* Half, three quarters more: rounded up, so that the one rounding of money is seen by who
+ * publishes. */
 static int64_t scaled(int64_t pusd, int percent)
 {
     return (pusd * percent + 99) / 100;
@@ -59,8 +61,7 @@ static bool price_check(const struct config_price *p, struct err *e)
 
     for (i = 0; i < ARRAY_LEN(all); i++) {
         if (all[i] < 0 || all[i] > PRICE_PUSD_MAX) {
-            return err_set(e, ERR_INPUT, "a price is 0 to %lld pico-USD per token",
-                           PRICE_PUSD_MAX);
+            return err_set(e, ERR_INPUT, "a price is 0 to %lld pico-USD per token", PRICE_PUSD_MAX);
         }
     }
     if (p->tier < 0 || p->tier > TIER_BATCH || p->ctx_band < 0) {
@@ -135,8 +136,7 @@ static bool model_make(const struct config *c, const struct config_price *p,
 {
     int64_t now_us = 0;
 
-    if (!pg_exec(c->pg, "INSERT INTO model (name) VALUES ($1) ON CONFLICT DO NOTHING", &p->model,
-                 1, e) ||
+    if (!pg_exec(c->pg, CONFIG_MODEL_MAKE, &p->model, 1, e) ||
         !config_number(c, "SELECT model_id FROM model WHERE name = $1", &p->model, 1,
                        &pub->model_id, e) ||
         !config_number(c, "SELECT (extract(epoch FROM now()) * 1000000)::bigint", NULL, 0, &now_us,

@@ -10,8 +10,8 @@ struct scope {
     int64_t id, tenant_id;
 };
 
-static bool scope_find(const struct config *c, struct str tenant, int32_t key_id,
-                       struct scope *out, struct err *e)
+static bool scope_find(const struct config *c, struct str tenant, int32_t key_id, struct scope *out,
+                       struct err *e)
 {
     char text[CONFIG_NUMBER_BYTES];
     const struct str params[] = {config_text(key_id, text)};
@@ -26,8 +26,8 @@ static bool scope_find(const struct config *c, struct str tenant, int32_t key_id
         out->tenant_id = out->id;
         return true;
     }
-    if (!config_number(c, "SELECT tenant_id FROM api_key WHERE key_id = $1::int", params, 1,
-                       &owner, e)) {
+    if (!config_number(c, "SELECT tenant_id FROM api_key WHERE key_id = $1::int", params, 1, &owner,
+                       e)) {
         return false;
     }
     if (owner == 0) {

@@ -24,8 +24,7 @@ static bool worker_models_set(const struct config *c, struct str worker_id,
             return err_set(e, ERR_INPUT, "a model's name has 1 to 256 bytes");
         }
         params[1] = models[i];
-        if (!pg_exec(c->pg, "INSERT INTO model (name) VALUES ($1) ON CONFLICT DO NOTHING",
-                     &models[i], 1, e) ||
+        if (!pg_exec(c->pg, CONFIG_MODEL_MAKE, &models[i], 1, e) ||
             !pg_exec(c->pg,
                      "INSERT INTO worker_model (worker_id, model_id) SELECT $1::int, model_id FROM "
                      "model WHERE name = $2 ON CONFLICT DO NOTHING",
@@ -61,8 +60,7 @@ bool config_worker_add(const struct config *c, struct str url, enum engine_kind 
         return err_set(e, ERR_INPUT, "a worker's URL has 8 to 127 bytes");
     }
     if (n_models > CONFIG_WORKER_MODELS_MAX) {
-        return err_set(e, ERR_INPUT, "a worker serves at most %d models",
-                       CONFIG_WORKER_MODELS_MAX);
+        return err_set(e, ERR_INPUT, "a worker serves at most %d models", CONFIG_WORKER_MODELS_MAX);
     }
     if (!config_begin(c, e)) {
         return false;
@@ -142,8 +140,8 @@ bool config_worker_list(const struct config *c, struct buf *out, struct err *e)
                        NULL, 0, out, e);
 }
 
-bool config_model_set(const struct config *c, struct str model, int32_t context,
-                      int32_t output_max, struct buf *out, struct err *e)
+bool config_model_set(const struct config *c, struct str model, int32_t context, int32_t output_max,
+                      struct buf *out, struct err *e)
 {
     char numbers[2][CONFIG_NUMBER_BYTES];
     const struct str params[] = {model, config_text(context, numbers[0]),

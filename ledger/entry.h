@@ -6,13 +6,55 @@
 #include "base/uuid.h"
 #include "ledger/price.h"
 
-enum endpoint { ENDPOINT_CHAT = 1, ENDPOINT_COMPLETIONS = 2, ENDPOINT_EMBEDDINGS = 3, ENDPOINT_MESSAGES = 4, ENDPOINT_RESPONSES = 5 };
-enum entry_kind { KIND_USAGE = 1, KIND_CORRECTION, KIND_REFUND, KIND_VOID, KIND_ADJUSTMENT, KIND_TRUE_UP };
-enum usage_state { USAGE_MEASURED = 1, USAGE_STREAMED_COUNT, USAGE_ESTIMATED, USAGE_CLAMPED, USAGE_UNKNOWN };
-enum outcome { OUTCOME_DONE = 1, OUTCOME_CLIENT_ABORT, OUTCOME_WORKER_ERROR, OUTCOME_TIMEOUT,
-               OUTCOME_CLAMPED, OUTCOME_DEADLINE, OUTCOME_GATEWAY_RESTART, OUTCOME_REFUSED_BY_WORKER };
-enum finish { FINISH_NONE = 0, FINISH_STOP = 1, FINISH_LENGTH, FINISH_TOOL_CALLS, FINISH_CONTENT_FILTER, FINISH_ERROR };
-enum route_reason { ROUTE_BEST = 1, ROUTE_TIE_FEWER, ROUTE_TIE_RENDEZVOUS, ROUTE_ONLY_ONE, ROUTE_LOAD_ONLY, ROUTE_RETRY, ROUTE_BATCH };
+enum endpoint {
+    ENDPOINT_CHAT = 1,
+    ENDPOINT_COMPLETIONS = 2,
+    ENDPOINT_EMBEDDINGS = 3,
+    ENDPOINT_MESSAGES = 4,
+    ENDPOINT_RESPONSES = 5
+};
+enum entry_kind {
+    KIND_USAGE = 1,
+    KIND_CORRECTION,
+    KIND_REFUND,
+    KIND_VOID,
+    KIND_ADJUSTMENT,
+    KIND_TRUE_UP
+};
+enum usage_state {
+    USAGE_MEASURED = 1,
+    USAGE_STREAMED_COUNT,
+    USAGE_ESTIMATED,
+    USAGE_CLAMPED,
+    USAGE_UNKNOWN
+};
+enum outcome {
+    OUTCOME_DONE = 1,
+    OUTCOME_CLIENT_ABORT,
+    OUTCOME_WORKER_ERROR,
+    OUTCOME_TIMEOUT,
+    OUTCOME_CLAMPED,
+    OUTCOME_DEADLINE,
+    OUTCOME_GATEWAY_RESTART,
+    OUTCOME_REFUSED_BY_WORKER
+};
+enum finish {
+    FINISH_NONE = 0,
+    FINISH_STOP = 1,
+    FINISH_LENGTH,
+    FINISH_TOOL_CALLS,
+    FINISH_CONTENT_FILTER,
+    FINISH_ERROR
+};
+enum route_reason {
+    ROUTE_BEST = 1,
+    ROUTE_TIE_FEWER,
+    ROUTE_TIE_RENDEZVOUS,
+    ROUTE_ONLY_ONE,
+    ROUTE_LOAD_ONLY,
+    ROUTE_RETRY,
+    ROUTE_BATCH
+};
 
 const char *outcome_name(enum outcome o);
 const char *route_reason_name(enum route_reason r);
@@ -22,11 +64,11 @@ const char *finish_name(enum finish f); /* "stop", "length", ... */
 #define TOKENS_NO_PREDICTION (-1)
 
 struct entry {
-    uint64_t occurred_us;  /* wall, at admission; the partition key: a replay carries the same */
-    struct uuid event;     /* of the attempt */
-    struct uuid request;   /* event id of attempt 1; names the hold */
+    uint64_t occurred_us; /* wall, at admission; the partition key: a replay carries the same */
+    struct uuid event;    /* of the attempt */
+    struct uuid request;  /* event id of attempt 1; names the hold */
     int32_t gateway_id, gw_epoch;
-    int64_t gw_seq;        /* dense per (gateway, epoch), given by the journal; 0 before */
+    int64_t gw_seq; /* dense per (gateway, epoch), given by the journal; 0 before */
     int32_t tenant_id, project_id, key_id, user_id, tagset_id;
     int32_t worker_id, price_id;
     uint64_t worker_epoch;
@@ -40,8 +82,8 @@ struct entry {
     int64_t gpu_us;
     int32_t queue_us, ttft_us, dur_us; /* ttft 0: no byte came */
     bool degraded;
-    struct uuid corrects;  /* zero: none */
-    int64_t batch_id;      /* 0: none */
+    struct uuid corrects; /* zero: none */
+    int64_t batch_id;     /* 0: none */
     int32_t batch_line;
     uint64_t client_idem_hash; /* 0: none */
 };

@@ -4,7 +4,8 @@
  * into its port, a ring with one producer and one consumer; journal_step seals what it finds,
  * writes it with one pwrite, syncs, and only then moves `durable`. Knows nothing of Postgres.
  *
- * Threads: put by the port's producer; step, close and the file by one writer; the atomics by any. */
+ * Threads: put by the port's producer; step, close and the file by one writer; the atomics by any.
+ */
 #include "ledger/journal_disk.h"
 
 #include <errno.h>
@@ -15,9 +16,7 @@
 
 /* 786 KiB a sync: past this a larger group gains nothing and only delays the first waiter. */
 #define GROUP_RECORDS_MAX 2048
-#define SPARE_RETRY_US 100000 /* how soon a full disk is tried again */
-/* Finding the end of an old segment backwards, a block of slots at a time. */
-#define TAIL_SLOTS 64
+#define SPARE_RETRY_US 100000  /* how soon a full disk is tried again */
 #define CLOSE_STEPS_MAX 100000 /* ports are bounded, so this many groups empty them */
 
 /* The two ends live on lines of their own: producer and writer do not share what they write. */
@@ -91,84 +90,6 @@ static bool lock_take(struct journal *j, struct err *e)
     return true;
 }
 
-/* Length in bytes up to the last slot that is not zero. */
-static bool segment_used(struct env *env, struct env_file *f, uint64_t size, uint64_t *used)
-{
-    static const size_t block = (size_t)TAIL_SLOTS * JOURNAL_RECORD_BYTES;
-    uint8_t *p = mem_new(block);
-    uint64_t end = size;
-    size_t n;
-    bool ok = true;
-
-    while (ok && end > 0) {
-        n = (size_t)u64_min(end, block);
-        ok = segment_read(env, f, p, n, end - n);
-        while (ok && n > 0 && p[n - 1] == 0) {
-            n--;
-            end--;
-        }
-        if (n > 0) {
-            break;
-        }
-    }
-    mem_free(p);
-    /* A record's own last bytes may be zero: keep its whole slot. */
-    end = (end + JOURNAL_RECORD_BYTES - 1) / JOURNAL_RECORD_BYTES * JOURNAL_RECORD_BYTES;
-    *used = u64_min(end, size);
-    return ok;
-}
-
-/* An old epoch's last segment: what a killed process left in the page cache becomes durable before
- * anyone acts on it, and the preallocated rest goes back to the disk. */
-static bool segment_settle(struct journal *j, struct segment_name s, struct err *e)
-{
-    struct env *env = j->env;
-    char path[JOURNAL_PATH_MAX];
-    struct env_file *f = NULL;
-    uint64_t used = 0;
-    int64_t size;
-    int rc;
-
-    if (!segment_path(path, j->dir, s)) {
-        return err_set(e, ERR_LIMIT, "the journal folder's name is too long: %s", j->dir);
-    }
-    rc = env->ops->file_open(env, path, ENV_OPEN_CREATE, &f);
-    if (rc < 0) {
-        return err_errno(e, -rc, "cannot open %s", path);
-    }
-    size = env->ops->file_size(env, f);
-    if (size < 0 || !segment_used(env, f, (uint64_t)size, &used)) {
-        env->ops->file_close(env, f);
-        return err_set(e, ERR_IO, "cannot read %s", path);
-    }
-    rc = used < (uint64_t)size ? env->ops->file_truncate(env, f, used) : 0;
-    if (rc == 0) {
-        rc = env->ops->file_sync(env, f);
-    }
-    env->ops->file_close(env, f);
-    if (rc == 0 && used == 0) {
-        rc = env->ops->file_unlink(env, path);
-    }
-    return rc == 0 || err_errno(e, -rc, "cannot settle %s", path);
-}
-
-static bool epochs_settle(struct journal *j, int32_t *last, struct err *e)
-{
-    struct segment_list l = {0};
-    bool ok = segment_list_read(&l, j->env, j->dir, e);
-    size_t i;
-
-    *last = 0;
-    for (i = 0; ok && i < l.n; i++) {
-        *last = l.v[i].epoch;
-        if (i + 1 == l.n || l.v[i + 1].epoch != l.v[i].epoch) {
-            ok = segment_settle(j, l.v[i], e);
-        }
-    }
-    segment_list_free(&l);
-    return ok;
-}
-
 static int spare_make(struct journal *j, struct env *env)
 {
     char path[JOURNAL_PATH_MAX];
@@ -226,10 +147,10 @@ static struct journal *journal_new(struct env *env, struct log *log,
     (void)str_copy(str_c(o->dir), j->dir, sizeof(j->dir));
     j->gateway_id = o->gateway_id;
     j->lock_fd = -1;
-    j->segment_records = u64_max(
-        (o->segment_bytes != 0 ? o->segment_bytes : JOURNAL_SEGMENT_BYTES_DEFAULT) /
-            JOURNAL_RECORD_BYTES,
-        1);
+    j->segment_records =
+        u64_max((o->segment_bytes != 0 ? o->segment_bytes : JOURNAL_SEGMENT_BYTES_DEFAULT) /
+                    JOURNAL_RECORD_BYTES,
+                1);
     j->group = mem_new((size_t)GROUP_RECORDS_MAX * JOURNAL_RECORD_BYTES);
     j->next_lsn = 1;
     j->next_seq = 1;
@@ -275,7 +196,7 @@ struct journal *journal_open(struct env *env, struct log *log, const struct jour
         (void)err_errno(e, -rc, "cannot make the journal folder %s", o->dir);
         goto fail;
     }
-    if (!lock_take(j, e) || !epochs_settle(j, &last, e)) {
+    if (!lock_take(j, e) || !segments_settle(env, j->dir, &last, e)) {
         goto fail;
     }
     CHECK(last < INT32_MAX);

@@ -24,7 +24,14 @@
 #define JOURNAL_PORT_RECORDS 8192 /* a loop's ring; full means admission waits: 429 */
 #define JOURNAL_PORTS_MAX 20      /* 16 loops, control, spare */
 
-enum record_type { RECORD_OPEN = 1, RECORD_DISPATCH, RECORD_PROGRESS, RECORD_CLOSE, RECORD_VOID, RECORD_CHECKPOINT };
+enum record_type {
+    RECORD_OPEN = 1,
+    RECORD_DISPATCH,
+    RECORD_PROGRESS,
+    RECORD_CLOSE,
+    RECORD_VOID,
+    RECORD_CHECKPOINT
+};
 
 /* What a producer fills in; the journal adds lsn, epoch, gw_seq and checksum. */
 struct record {
@@ -55,9 +62,10 @@ struct record {
         struct entry close;
         struct {
             struct uuid request;
-            struct uuid event; /* an attempt that never reached its worker; zero: the whole request */
+            struct uuid
+                event; /* an attempt that never reached its worker; zero: the whole request */
         } voided;
-        struct { /* one scope and period */
+        struct {                          /* one scope and period */
             int32_t scope_kind, scope_id; /* 1 tenant, 2 project, 3 key */
             int32_t period;               /* YYYYMM */
             int64_t spent_nusd, held_nusd;
@@ -69,7 +77,7 @@ struct record {
 struct record_stored {
     uint64_t lsn;
     int32_t epoch;
-    char url[128]; /* backs dispatch.worker_url */
+    char url[128];   /* backs dispatch.worker_url */
     struct record r; /* CLOSE: gw_seq and gw_epoch filled */
 };
 
@@ -77,22 +85,26 @@ struct journal;
 struct journal_port;
 
 struct journal_options {
-    const char *dir;         /* made when absent, 0700 */
+    const char *dir; /* made when absent, 0700 */
     int32_t gateway_id;
-    uint64_t segment_bytes;  /* 0: default */
-    uint64_t last_seq_hint;  /* unused unless the folder is empty */
+    uint64_t segment_bytes; /* 0: default */
+    uint64_t last_seq_hint; /* unused unless the folder is empty */
 };
 
 /* Opens the folder, takes a lock file, starts a new epoch (highest found + 1; at least epoch_min,
  * which Postgres' cursor may demand after a lost disk). NULL with a story. */
 struct journal *journal_open(struct env *env, struct log *log, const struct journal_options *o,
                              int32_t epoch_min, struct err *e);
-void journal_close(struct journal *j); /* drains, syncs */
+void journal_close(
+    struct journal *j); /* drains, syncs; before the producers' envs go; NULL is fine */
 int32_t journal_epoch(const struct journal *j);
 
 /* rung is called on the producer's env when durability advanced. Before the first step. */
-struct journal_port *journal_port_new(struct journal *j, struct env *producer, void (*rung)(void *ctx), void *ctx);
-/* Producer thread. The ticket (dense from 1), or 0: ring full, nothing written. */
+struct journal_port *journal_port_new(struct journal *j, struct env *producer,
+                                      void (*rung)(void *ctx), void *ctx);
+/* Producer thread. The ticket (dense from 1), or 0: ring full, nothing written. CHECKs what
+ * Postgres would refuse: a negative class or cost of kind usage, a kind or time of 0, a URL past
+ * 127 bytes. gateway_id of a CLOSE is the journal's own. */
 uint64_t journal_put(struct journal_port *p, const struct record *r);
 uint64_t journal_durable(const struct journal_port *p); /* highest durable ticket; any thread */
 bool journal_admits(const struct journal *j);           /* any thread */
@@ -105,11 +117,12 @@ bool journal_step(struct journal *j, struct env *env);
 
 struct journal_stats {
     uint64_t records, groups, bytes, syncs_us_total, rows; /* rows: last gw_seq of this epoch */
-    uint64_t unshipped_bytes;
+    uint64_t unshipped_bytes; /* of segments that trim has seen and kept */
 };
 void journal_stats(const struct journal *j, struct journal_stats *out);
-/* Deletes whole segments whose rows (and those of older epochs) are shipped and whose DISPATCHes are
- * closed. shipped_seq of this epoch; older epochs per journal_epoch_shipped. */
+/* Deletes whole segments, oldest first, whose rows are shipped and whose requests are over. Rows up
+ * to shipped_seq of `epoch` are in Postgres, and all of older epochs. Always called by one thread
+ * (the shipper); follows the journal a bounded piece a call. */
 void journal_trim(struct journal *j, struct env *env, int32_t epoch, int64_t shipped_seq);
 
 /* Reading, also offline: records in order across segments and epochs. */
@@ -117,7 +130,12 @@ struct journal_reader;
 struct journal_reader *journal_reader_open(struct env *env, const char *dir, struct err *e);
 void journal_reader_close(struct journal_reader *r);
 void journal_reader_seek(struct journal_reader *r, int32_t epoch, uint64_t lsn); /* next >= this */
-enum journal_read { JOURNAL_READ_RECORD = 1, JOURNAL_READ_END, JOURNAL_READ_TORN, JOURNAL_READ_CORRUPT };
+enum journal_read {
+    JOURNAL_READ_RECORD = 1,
+    JOURNAL_READ_END,
+    JOURNAL_READ_TORN,
+    JOURNAL_READ_CORRUPT
+};
 /* TORN: the tail of the last segment of an epoch is not a record (normal after a crash: its end).
  * CORRUPT: a bad record with good ones after it; e has file and offset. END may be retried: a
  * reader follows the live journal. Only durable records of a live journal are returned when
@@ -127,7 +145,8 @@ uint64_t journal_durable_lsn(const struct journal *j);
 void journal_reader_bound(struct journal_reader *r, int32_t epoch, uint64_t durable_lsn);
 
 /* Byte form, for tests and the reader. out/in: JOURNAL_RECORD_BYTES. */
-void record_encode(const struct record *r, uint64_t lsn, int32_t epoch, int64_t gw_seq, uint8_t *out);
+void record_encode(const struct record *r, uint64_t lsn, int32_t epoch, int64_t gw_seq,
+                   uint8_t *out);
 MUST_USE bool record_decode(const uint8_t *in, struct record_stored *out);
 
 #endif

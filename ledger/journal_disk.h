@@ -20,7 +20,9 @@
 
 #define JOURNAL_PATH_MAX 1024
 #define JOURNAL_SPARE_NAME "spare.tmp"
-#define JOURNAL_SEGMENTS_MAX 65536 /* 1 TiB of default segments: a folder beyond that is refused */
+#define JOURNAL_SEGMENTS_MAX                                                                       \
+    65536 /* 1 TiB of default segments: a folder beyond that is refused                            \
+           */
 
 /* Body and type; the rest stays zero until record_seal. Producer thread. */
 void record_encode_body(const struct record *r, int32_t gateway_id, uint8_t *out);
@@ -40,7 +42,8 @@ struct segment_list {
     bool overflow;
 };
 
-MUST_USE bool segment_list_read(struct segment_list *l, struct env *env, const char *dir, struct err *e);
+MUST_USE bool segment_list_read(struct segment_list *l, struct env *env, const char *dir,
+                                struct err *e);
 void segment_list_free(struct segment_list *l);
 /* false: the path is too long. */
 MUST_USE bool segment_path(char out[JOURNAL_PATH_MAX], const char *dir, struct segment_name s);
@@ -48,6 +51,9 @@ MUST_USE bool journal_path(char out[JOURNAL_PATH_MAX], const char *dir, const ch
 /* Reads exactly n bytes; false when the file ends before or refuses. */
 MUST_USE bool segment_read(struct env *env, struct env_file *f, void *p, size_t n, uint64_t offset);
 
+/* At start: the last segment of each epoch is synced and loses its empty rest, or goes when it
+ * never held a record. *last: the highest epoch found, 0: none. */
+MUST_USE bool segments_settle(struct env *env, const char *dir, int32_t *last, struct err *e);
 /* Of the last record that was returned. */
 struct segment_name journal_reader_segment(const struct journal_reader *r);
 

@@ -14,7 +14,8 @@ struct journal_reader {
     struct segment_list list;
     int32_t epoch; /* the place: next record to return */
     uint64_t lsn;
-    int32_t torn_epoch; /* a torn tail was told of here, the newest epoch's; next time it is the end */
+    int32_t
+        torn_epoch; /* a torn tail was told of here, the newest epoch's; next time it is the end */
     uint64_t torn_lsn;
     bool free_start; /* a seek: the first record found may lie beyond the place */
     struct segment_name seg;
@@ -85,8 +86,8 @@ void journal_reader_bound(struct journal_reader *r, int32_t epoch, uint64_t dura
 
 static bool is_past_bound(const struct journal_reader *r)
 {
-    return r->bounded && (r->epoch > r->bound_epoch ||
-                          (r->epoch == r->bound_epoch && r->lsn > r->bound_lsn));
+    return r->bounded &&
+           (r->epoch > r->bound_epoch || (r->epoch == r->bound_epoch && r->lsn > r->bound_lsn));
 }
 
 static bool segment_open(struct journal_reader *r, struct segment_name s, struct err *e)
@@ -212,24 +213,24 @@ static enum journal_read tail_judge(struct journal_reader *r, uint64_t slot,
     return verdict;
 }
 
-/* The first segment after the open one: in *same the same epoch's, in *later a later epoch's. */
-static bool segments_after(struct journal_reader *r, bool *same, struct segment_name *later,
-                           bool *has_later, struct err *e)
+/* The segment after the open one in its epoch, and the first of a later epoch; epoch 0: none. */
+static bool segments_after(struct journal_reader *r, struct segment_name *same,
+                           struct segment_name *later, struct err *e)
 {
     size_t i;
 
-    *same = false;
-    *has_later = false;
+    *same = (struct segment_name){0};
+    *later = (struct segment_name){0};
     if (!segment_list_read(&r->list, r->env, r->dir, e)) {
         return false;
     }
     for (i = 0; i < r->list.n; i++) {
-        if (r->list.v[i].epoch == r->seg.epoch && r->list.v[i].first_lsn > r->seg.first_lsn) {
-            *same = true;
+        if (r->list.v[i].epoch == r->seg.epoch && same->epoch == 0 &&
+            r->list.v[i].first_lsn > r->seg.first_lsn) {
+            *same = r->list.v[i];
         }
         if (r->list.v[i].epoch > r->seg.epoch) {
             *later = r->list.v[i];
-            *has_later = true;
             break;
         }
     }
@@ -258,27 +259,25 @@ static enum journal_read end_of_records(struct journal_reader *r, uint64_t slot,
                                         struct record_stored *scratch, struct err *e)
 {
     enum journal_read verdict;
+    struct segment_name same;
     struct segment_name later;
-    bool same;
-    bool has_later;
 
-    if (!segments_after(r, &same, &later, &has_later, e)) {
+    if (!segments_after(r, &same, &later, e)) {
         return JOURNAL_READ_CORRUPT;
     }
-    if (same) {
-        /* Only a full segment has a successor. */
-        if (slot * JOURNAL_RECORD_BYTES != r->file_bytes) {
+    if (same.epoch != 0) {
+        /* Only a full segment has a successor, which goes on where it ends. */
+        if (same.first_lsn != r->lsn) {
             return corrupt_unless_written(r, slot, scratch, e);
         }
-        file_drop(r);
-        return JOURNAL_READ_RECORD;
+        return segment_open(r, same, e) ? JOURNAL_READ_RECORD : JOURNAL_READ_CORRUPT;
     }
     verdict = tail_judge(r, slot, scratch);
     if (verdict == JOURNAL_READ_CORRUPT ||
         (r->bounded && r->epoch == r->bound_epoch && r->lsn <= r->bound_lsn)) {
         return corrupt_unless_written(r, slot, scratch, e);
     }
-    if (has_later) {
+    if (later.epoch != 0) {
         journal_reader_seek(r, later.epoch, later.first_lsn);
         return verdict == JOURNAL_READ_TORN ? JOURNAL_READ_TORN : JOURNAL_READ_RECORD;
     }
@@ -300,7 +299,8 @@ enum journal_read journal_read(struct journal_reader *r, struct record_stored *o
     enum journal_read got;
     uint64_t slot;
 
-    /* Each turn returns, opens a segment, or leaves one for a later one: bounded by their number. */
+    /* Each turn returns, opens a segment, or leaves one for a later one: bounded by their number.
+     */
     for (;;) {
         if (is_past_bound(r)) {
             return JOURNAL_READ_END;

@@ -1,7 +1,8 @@
 /* journal_record.c - records to bytes and back.
  *
  * The disk structs are the format: fixed width, naturally aligned, sizes asserted. A new field goes
- * into the spare bytes at a body's end (zero in old records); a changed meaning takes a new version. */
+ * into the spare bytes at a body's end (zero in old records); a changed meaning takes a new
+ * version. */
 #include "ledger/journal_disk.h"
 
 #include "base/hash.h"
@@ -70,8 +71,10 @@ _Static_assert(sizeof(struct disk_close) == 232, "close");
 _Static_assert(sizeof(struct disk_close) <= BODY_BYTES, "close fits");
 
 struct disk_void {
-    uint8_t request[16];
+    uint8_t request[16], event[16]; /* event was spare once: zero in old records, and then it means
+                                     * the whole request, as it did */
 };
+_Static_assert(sizeof(struct disk_void) == 32, "void");
 
 struct disk_checkpoint {
     int32_t scope_kind, scope_id, period, spare;
@@ -294,6 +297,24 @@ static void close_decode(const uint8_t *body, struct entry *c)
     c->degraded = d.degraded != 0;
 }
 
+static void void_encode(const struct record *r, uint8_t *body)
+{
+    struct disk_void d;
+
+    memcpy(d.request, r->voided.request.b, 16);
+    memcpy(d.event, r->voided.event.b, 16);
+    memcpy(body, &d, sizeof(d));
+}
+
+static void void_decode(const uint8_t *body, struct record *r)
+{
+    struct disk_void d;
+
+    memcpy(&d, body, sizeof(d));
+    memcpy(r->voided.request.b, d.request, 16);
+    memcpy(r->voided.event.b, d.event, 16);
+}
+
 static void checkpoint_encode(const struct record *r, uint8_t *body)
 {
     struct disk_checkpoint d = {
@@ -354,7 +375,7 @@ void record_encode_body(const struct record *r, int32_t gateway_id, uint8_t *out
         close_encode(r, gateway_id, body);
         return;
     case RECORD_VOID:
-        memcpy(body, r->voided.request.b, 16);
+        void_encode(r, body);
         return;
     case RECORD_CHECKPOINT:
         checkpoint_encode(r, body);
@@ -423,7 +444,7 @@ static bool body_decode(const uint8_t *body, struct record_stored *out)
         close_decode(body, &out->r.close);
         return true;
     case RECORD_VOID:
-        memcpy(out->r.voided.request.b, body, 16);
+        void_decode(body, &out->r);
         return true;
     case RECORD_CHECKPOINT:
         checkpoint_decode(body, &out->r);

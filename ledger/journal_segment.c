@@ -1,9 +1,11 @@
-/* journal_segment.c - the names of segments in a folder, and reading them. */
+/* journal_segment.c - the names of segments in a folder, reading them, settling old ones. */
 #include "ledger/journal_disk.h"
 
 #include <errno.h>
 #include <stdio.h>
 
+/* Finding the end of an old segment backwards, a block of slots at a time. */
+#define TAIL_SLOTS 64
 #define SEGMENT_NAME_BYTES 39 /* 10 digits, '-', 20 digits, ".journal" */
 
 bool journal_path(char out[JOURNAL_PATH_MAX], const char *dir, const char *name)
@@ -98,4 +100,81 @@ bool segment_read(struct env *env, struct env_file *f, void *p, size_t n, uint64
         done += (size_t)got;
     }
     return true;
+}
+
+/* Length in bytes up to the last slot that is not zero. */
+static bool segment_used(struct env *env, struct env_file *f, uint64_t size, uint64_t *used)
+{
+    static const size_t block = (size_t)TAIL_SLOTS * JOURNAL_RECORD_BYTES;
+    uint8_t *p = mem_new(block);
+    uint64_t end = size;
+    size_t n;
+    bool ok = true;
+
+    while (ok && end > 0) {
+        n = (size_t)u64_min(end, block);
+        ok = segment_read(env, f, p, n, end - n);
+        while (ok && n > 0 && p[n - 1] == 0) {
+            n--;
+            end--;
+        }
+        if (n > 0) {
+            break;
+        }
+    }
+    mem_free(p);
+    /* A record's own last bytes may be zero: keep its whole slot. */
+    end = (end + JOURNAL_RECORD_BYTES - 1) / JOURNAL_RECORD_BYTES * JOURNAL_RECORD_BYTES;
+    *used = u64_min(end, size);
+    return ok;
+}
+
+/* An old epoch's last segment: what a killed process left in the page cache becomes durable before
+ * anyone acts on it, and the preallocated rest goes back to the disk. */
+static bool segment_settle(struct env *env, const char *dir, struct segment_name s, struct err *e)
+{
+    char path[JOURNAL_PATH_MAX];
+    struct env_file *f = NULL;
+    uint64_t used = 0;
+    int64_t size;
+    int rc;
+
+    if (!segment_path(path, dir, s)) {
+        return err_set(e, ERR_LIMIT, "the journal folder's name is too long: %s", dir);
+    }
+    rc = env->ops->file_open(env, path, ENV_OPEN_CREATE, &f);
+    if (rc < 0) {
+        return err_errno(e, -rc, "cannot open %s", path);
+    }
+    size = env->ops->file_size(env, f);
+    if (size < 0 || !segment_used(env, f, (uint64_t)size, &used)) {
+        env->ops->file_close(env, f);
+        return err_set(e, ERR_IO, "cannot read %s", path);
+    }
+    rc = used < (uint64_t)size ? env->ops->file_truncate(env, f, used) : 0;
+    if (rc == 0) {
+        rc = env->ops->file_sync(env, f);
+    }
+    env->ops->file_close(env, f);
+    if (rc == 0 && used == 0) {
+        rc = env->ops->file_unlink(env, path);
+    }
+    return rc == 0 || err_errno(e, -rc, "cannot settle %s", path);
+}
+
+bool segments_settle(struct env *env, const char *dir, int32_t *last, struct err *e)
+{
+    struct segment_list l = {0};
+    bool ok = segment_list_read(&l, env, dir, e);
+    size_t i;
+
+    *last = 0;
+    for (i = 0; ok && i < l.n; i++) {
+        *last = l.v[i].epoch;
+        if (i + 1 == l.n || l.v[i + 1].epoch != l.v[i].epoch) {
+            ok = segment_settle(env, dir, l.v[i], e);
+        }
+    }
+    segment_list_free(&l);
+    return ok;
 }

@@ -1,9 +1,9 @@
 /* journal_trim.c - which segments nobody needs any more.
  *
- * Follows the durable journal once, from its oldest record, and counts for each segment the requests
- * whose OPEN or DISPATCH lies there and that are not over. The oldest segment goes when it has none
- * and its rows are in Postgres; never one behind an older one, so that a CLOSE outlives its DISPATCH
- * and no restart takes a closed attempt for an orphan.
+ * Follows the durable journal once, from its oldest record, and counts for each segment the
+ * requests whose OPEN or DISPATCH lies there and that are not over. The oldest segment goes when it
+ * has none and its rows are in Postgres; never one behind an older one, so that a CLOSE outlives
+ * its DISPATCH and no restart takes a closed attempt for an orphan.
  *
  * One thread calls it (the shipper). */
 #include "ledger/journal_disk.h"
@@ -28,15 +28,15 @@ struct trim_live {
 
 struct trim_segment {
     struct segment_name name;
-    int64_t last_seq;  /* highest gw_seq in it; 0: none */
-    uint32_t live;     /* requests that need it */
+    int64_t last_seq; /* highest gw_seq in it; 0: none */
+    uint32_t live;    /* requests that need it */
 };
 
 struct trim {
     struct env *env;
     struct journal_reader *reader;
     struct map live;
-    struct list lingering; /* by linger_until_us */
+    struct list lingering;         /* by linger_until_us */
     struct trim_segment *segments; /* [n], owned, oldest first */
     size_t n, cap;
     uint64_t first_ordinal; /* of segments[0] */
@@ -141,6 +141,16 @@ static bool may_be_retried(const struct entry *c)
            c->outcome == OUTCOME_REFUSED_BY_WORKER;
 }
 
+/* No worker has it now; another attempt may follow. */
+static void attempt_over(struct trim *t, struct trim_live *l)
+{
+    l->dispatched = false;
+    if (l->linger_until_us == 0) {
+        l->linger_until_us = env_now_us(t->env) + TRIM_RETRY_LINGER_US;
+        list_push_back(&t->lingering, &l->linger);
+    }
+}
+
 static void close_see(struct trim *t, const struct entry *c)
 {
     struct trim_live *l = map_get(&t->live, str_of(c->request.b, sizeof(c->request.b)));
@@ -152,11 +162,7 @@ static void close_see(struct trim *t, const struct entry *c)
         live_end(t, l);
         return;
     }
-    l->dispatched = false;
-    if (l->linger_until_us == 0) {
-        l->linger_until_us = env_now_us(t->env) + TRIM_RETRY_LINGER_US;
-        list_push_back(&t->lingering, &l->linger);
-    }
+    attempt_over(t, l);
 }
 
 static void record_see(struct trim *t, const struct record_stored *s)
@@ -184,8 +190,10 @@ static void record_see(struct trim *t, const struct record_stored *s)
         return;
     case RECORD_VOID:
         l = map_get(&t->live, str_of(s->r.voided.request.b, 16));
-        if (l != NULL) {
+        if (l != NULL && uuid_is_zero(s->r.voided.event)) {
             live_end(t, l);
+        } else if (l != NULL) {
+            attempt_over(t, l); /* its worker never saw it */
         }
         return;
     case RECORD_PROGRESS:

@@ -118,11 +118,10 @@ static bool migration_apply(struct pg *p, const char *name, struct str sql, stru
                             struct err *e)
 {
     const struct str params[] = {str_c(name), sum};
-    bool ok = pg_script(p, STR("BEGIN; SET LOCAL statement_timeout = 0"), e) &&
-              pg_script(p, sql, e) &&
-              pg_exec(p, "INSERT INTO schema_migration (name, sha256) VALUES ($1, $2)", params, 2,
-                      e) &&
-              pg_exec(p, "COMMIT", NULL, 0, e);
+    bool ok =
+        pg_script(p, STR("BEGIN; SET LOCAL statement_timeout = 0"), e) && pg_script(p, sql, e) &&
+        pg_exec(p, "INSERT INTO schema_migration (name, sha256) VALUES ($1, $2)", params, 2, e) &&
+        pg_exec(p, "COMMIT", NULL, 0, e);
 
     if (!ok) {
         err_prefix(e, "%s", name);

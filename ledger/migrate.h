@@ -11,7 +11,8 @@ struct migrate_report {
 };
 /* dir holds NNNN_name.sql. each (may be NULL) is told every file before it runs. */
 MUST_USE bool migrate_run(struct pg *p, const char *dir, struct migrate_report *out,
-                          void (*each)(void *ctx, const char *name, bool applied), void *ctx, struct err *e);
+                          void (*each)(void *ctx, const char *name, bool applied), void *ctx,
+                          struct err *e);
 /* Makes day partitions of usage_event for [today, today + days]. */
 MUST_USE bool migrate_partitions(struct pg *p, int days, struct err *e);
 

@@ -1,7 +1,7 @@
 /* pg.c - libpq behind deadlines: every send and every wait is a poll with an end.
  *
- * The connection is non-blocking inside, so a server that stops answering (not only one that closes)
- * costs PG_WAIT_MS and then the connection is given up. */
+ * The connection is non-blocking inside, so a server that stops answering (not only one that
+ * closes) costs PG_WAIT_MS and then the connection is given up. */
 #include "ledger/pg.h"
 
 #include <errno.h>
@@ -9,12 +9,12 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define PG_CONNECT_MS 3000
 #define PG_STATEMENT_TIMEOUT "10000"
-#define PG_WAIT_MS 12000       /* above the server's own statement_timeout */
+#define PG_WAIT_MS 12000         /* above the server's own statement_timeout */
 #define PG_SCRIPT_WAIT_MS 600000 /* a migration may build an index */
+#define PG_SLICE_MS 50
 #define PG_PARAMS_MAX 64
 
 struct pg {
@@ -28,26 +28,27 @@ struct pg_rows {
     PGresult *r;
 };
 
-static int64_t now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-/* false: the deadline passed. */
-static bool socket_wait(struct pg *p, short events, int64_t until_ms)
+/* Waits in slices and counts down those in which nothing came: left_ms is the silence that remains,
+ * over all waits of one answer. false: none remains. No clock is read. */
+static bool socket_wait(struct pg *p, short events, int *left_ms)
 {
     struct pollfd f = {.fd = PQsocket(p->c), .events = events};
-    int64_t left;
+    int slice;
     int rc;
 
-    do {
-        left = until_ms - now_ms();
-        rc = left <= 0 ? 0 : poll(&f, 1, (int)left);
-    } while (rc < 0 && errno == EINTR);
-    return rc > 0;
+    while (*left_ms > 0) {
+        slice = *left_ms < PG_SLICE_MS ? *left_ms : PG_SLICE_MS;
+        rc = poll(&f, 1, slice);
+        if (rc > 0) {
+            return true;
+        }
+        if (rc == 0) {
+            *left_ms -= slice;
+        } else if (errno != EINTR) {
+            return false;
+        }
+    }
+    return false;
 }
 
 static bool broken_set(struct pg *p, struct err *e, const char *what)
@@ -63,14 +64,14 @@ static bool broken_set(struct pg *p, struct err *e, const char *what)
 
 static bool connect_finish(struct pg *p, struct err *e)
 {
-    int64_t until = now_ms() + PG_CONNECT_MS;
+    int left_ms = PG_CONNECT_MS;
     PostgresPollingStatusType s = PGRES_POLLING_WRITING;
 
     while (s != PGRES_POLLING_OK) {
         if (s == PGRES_POLLING_FAILED) {
             return broken_set(p, e, "refused");
         }
-        if (!socket_wait(p, s == PGRES_POLLING_READING ? POLLIN : POLLOUT, until)) {
+        if (!socket_wait(p, s == PGRES_POLLING_READING ? POLLIN : POLLOUT, &left_ms)) {
             return broken_set(p, e, "did not answer in 3 s");
         }
         s = PQconnectPoll(p->c);
@@ -87,9 +88,15 @@ static void notice_ignore(void *ctx, const char *message)
 struct pg *pg_open(struct str conninfo, const char *application, struct err *e)
 {
     char *z = mem_new(conninfo.n + 1);
-    const char *const keys[] = {"dbname",         "application_name",    "client_encoding",
-                                "connect_timeout", "tcp_user_timeout",    "keepalives_idle",
-                                "keepalives_interval", "keepalives_count", NULL};
+    const char *const keys[] = {"dbname",
+                                "application_name",
+                                "client_encoding",
+                                "connect_timeout",
+                                "tcp_user_timeout",
+                                "keepalives_idle",
+                                "keepalives_interval",
+                                "keepalives_count",
+                                NULL};
     const char *const values[] = {z, application, "UTF8", "3", "5000", "5", "2", "3", NULL};
     struct pg *p = mem_new(sizeof(*p));
 
@@ -106,8 +113,9 @@ struct pg *pg_open(struct str conninfo, const char *application, struct err *e)
     }
     (void)PQsetNoticeProcessor(p->c, notice_ignore, NULL);
     if (!connect_finish(p, e) ||
-        !pg_exec(p, "SET statement_timeout = " PG_STATEMENT_TIMEOUT
-                    "; SET timezone = 'UTC'; SET datestyle = 'ISO'; SET bytea_output = 'hex'",
+        !pg_exec(p,
+                 "SET statement_timeout = " PG_STATEMENT_TIMEOUT
+                 "; SET timezone = 'UTC'; SET datestyle = 'ISO'; SET bytea_output = 'hex'",
                  NULL, -1, e)) {
         pg_close(p);
         return NULL;
@@ -137,13 +145,13 @@ const char *pg_sqlstate(const struct pg *p)
     return p->sqlstate;
 }
 
-static bool flush_all(struct pg *p, int64_t until, struct err *e)
+static bool flush_all(struct pg *p, int *left_ms, struct err *e)
 {
     int rc;
 
     while ((rc = PQflush(p->c)) > 0) {
         /* The server may be waiting for us to read before it reads. */
-        if (!socket_wait(p, POLLIN | POLLOUT, until)) {
+        if (!socket_wait(p, POLLIN | POLLOUT, left_ms)) {
             return broken_set(p, e, "does not take our data");
         }
         if (PQconsumeInput(p->c) == 0) {
@@ -154,14 +162,14 @@ static bool flush_all(struct pg *p, int64_t until, struct err *e)
 }
 
 /* The next result; NULL without a story: no more. */
-static bool result_next(struct pg *p, int64_t until, PGresult **out, struct err *e)
+static bool result_next(struct pg *p, int *left_ms, PGresult **out, struct err *e)
 {
     *out = NULL;
-    if (!flush_all(p, until, e)) {
+    if (!flush_all(p, left_ms, e)) {
         return false;
     }
     while (PQisBusy(p->c)) {
-        if (!socket_wait(p, POLLIN, until)) {
+        if (!socket_wait(p, POLLIN, left_ms)) {
             return broken_set(p, e, "did not answer in time");
         }
         if (PQconsumeInput(p->c) == 0) {
@@ -206,15 +214,14 @@ static bool result_check(struct pg *p, const PGresult *r, struct err *e)
 }
 
 /* All results of what was sent; keeps the last good one with rows. A COPY IN stops the loop. */
-static PGresult *results_take(struct pg *p, int64_t wait_ms, struct err *e)
+static PGresult *results_take(struct pg *p, int wait_ms, struct err *e)
 {
-    int64_t until = now_ms() + wait_ms;
     PGresult *keep = NULL;
     PGresult *r;
     bool ok = true;
 
     for (;;) {
-        if (!result_next(p, until, &r, e)) {
+        if (!result_next(p, &wait_ms, &r, e)) {
             PQclear(keep);
             return NULL;
         }
@@ -256,8 +263,8 @@ static bool params_copy(struct pg *p, const struct str *params, int n, const cha
 }
 
 /* n < 0: the simple protocol (several statements, no parameters). */
-static PGresult *run(struct pg *p, const char *sql, const struct str *params, int n,
-                     int64_t wait_ms, struct err *e)
+static PGresult *run(struct pg *p, const char *sql, const struct str *params, int n, int wait_ms,
+                     struct err *e)
 {
     const char *values[PG_PARAMS_MAX];
     int sent;
@@ -370,13 +377,13 @@ bool pg_copy_begin(struct pg *p, const char *sql, struct err *e)
 
 bool pg_copy_data(struct pg *p, const void *d, size_t n, struct err *e)
 {
-    int64_t until = now_ms() + PG_WAIT_MS;
+    int left_ms = PG_WAIT_MS;
     int rc;
 
     CHECK(n <= INT32_MAX);
     /* 0: its buffer is full. */
     while ((rc = PQputCopyData(p->c, d, (int)n)) == 0) {
-        if (!socket_wait(p, POLLIN | POLLOUT, until)) {
+        if (!socket_wait(p, POLLIN | POLLOUT, &left_ms)) {
             return broken_set(p, e, "does not take our data");
         }
         if (PQconsumeInput(p->c) == 0) {
@@ -388,12 +395,12 @@ bool pg_copy_data(struct pg *p, const void *d, size_t n, struct err *e)
 
 bool pg_copy_end(struct pg *p, struct err *e)
 {
-    int64_t until = now_ms() + PG_WAIT_MS;
+    int left_ms = PG_WAIT_MS;
     PGresult *r;
     int rc;
 
     while ((rc = PQputCopyEnd(p->c, NULL)) == 0) {
-        if (!socket_wait(p, POLLIN | POLLOUT, until)) {
+        if (!socket_wait(p, POLLIN | POLLOUT, &left_ms)) {
             return broken_set(p, e, "does not take our data");
         }
         if (PQconsumeInput(p->c) == 0) {

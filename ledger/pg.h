@@ -10,15 +10,20 @@
 struct pg;
 struct pg_rows; /* a result; borrowed strings live until pg_rows_free */
 
-struct pg *pg_open(struct str conninfo, const char *application, struct err *e); /* ERR_UNAVAILABLE */
+struct pg *pg_open(struct str conninfo, const char *application,
+                   struct err *e); /* ERR_UNAVAILABLE */
 void pg_close(struct pg *p);
 bool pg_is_broken(const struct pg *p); /* close and open anew */
 /* One statement with text parameters (NULL .p = SQL NULL). NULL with a story; SQLSTATE class 23 is
  * ERR_CONFLICT, class 22 ERR_INPUT, connection loss ERR_UNAVAILABLE. */
-struct pg_rows *pg_query(struct pg *p, const char *sql, const struct str *params, int n, struct err *e);
-MUST_USE bool pg_exec(struct pg *p, const char *sql, const struct str *params, int n, struct err *e);
-MUST_USE bool pg_script(struct pg *p, struct str sql, struct err *e); /* several statements, no parameters */
-void pg_rollback(struct pg *p); /* whatever is open is undone; a broken connection did that itself */
+struct pg_rows *pg_query(struct pg *p, const char *sql, const struct str *params, int n,
+                         struct err *e);
+MUST_USE bool pg_exec(struct pg *p, const char *sql, const struct str *params, int n,
+                      struct err *e);
+MUST_USE bool pg_script(struct pg *p, struct str sql,
+                        struct err *e); /* several statements, no parameters */
+void pg_rollback(
+    struct pg *p); /* whatever is open is undone; a broken connection did that itself */
 void pg_rows_free(struct pg_rows *r);
 int pg_row_count(const struct pg_rows *r);
 struct str pg_value(const struct pg_rows *r, int row, int column); /* SQL NULL: {NULL, 0} */

@@ -12,8 +12,8 @@ enum tier { TIER_STANDARD = 1, TIER_PRIORITY = 2, TIER_FLEX = 3, TIER_BATCH = 4 
 struct price {
     int32_t price_id;
     int16_t model_id;
-    int16_t tier;        /* enum tier */
-    int32_t ctx_band;    /* prompts of up to this many tokens; INT32_MAX: all */
+    int16_t tier;     /* enum tier */
+    int32_t ctx_band; /* prompts of up to this many tokens; INT32_MAX: all */
     int64_t in_pusd, cached_pusd, cw_5m_pusd, cw_1h_pusd, out_pusd, reasoning_pusd;
     int64_t list_in_pusd, list_out_pusd; /* standard tier, no cache discount */
     uint64_t valid_from_us;

@@ -14,8 +14,9 @@
 
 struct live {
     struct uuid request, event; /* keys of the two tables; event: while dispatched */
-    bool dispatched, was_dispatched;
-    int32_t epoch; /* of its newest record */
+    bool dispatched;
+    uint32_t attempts; /* dispatched and not voided */
+    int32_t epoch;     /* of its newest record */
     struct orphan o;
 };
 
@@ -73,7 +74,7 @@ static bool dispatch_see(struct recovery *v, const struct record_stored *s, stru
     attempt_end(v, l);
     l->epoch = s->epoch;
     l->dispatched = true;
-    l->was_dispatched = true;
+    l->attempts++;
     l->event = s->r.dispatch.event;
     l->o.dispatch = *s;
     l->o.dispatch.r.dispatch.worker_url.p = l->o.dispatch.url;
@@ -115,6 +116,25 @@ static void close_see(struct recovery *v, const struct entry *c)
     }
 }
 
+/* Of an attempt: its worker never saw it, another may follow. Of a request: nothing follows. */
+static void void_see(struct recovery *v, const struct record_stored *s)
+{
+    struct live *l;
+
+    if (!uuid_is_zero(s->r.voided.event)) {
+        l = map_get(&v->by_event, key_of(&s->r.voided.event));
+        if (l != NULL) {
+            attempt_end(v, l);
+            l->attempts--;
+        }
+        return;
+    }
+    l = map_get(&v->by_request, key_of(&s->r.voided.request));
+    if (l != NULL && !l->dispatched) {
+        live_end(v, l);
+    }
+}
+
 static bool record_see(struct recovery *v, const struct record_stored *s, struct err *e)
 {
     struct live *l;
@@ -137,10 +157,7 @@ static bool record_see(struct recovery *v, const struct record_stored *s, struct
         close_see(v, &s->r.close);
         return true;
     case RECORD_VOID:
-        l = map_get(&v->by_request, key_of(&s->r.voided.request));
-        if (l != NULL && !l->dispatched) {
-            live_end(v, l);
-        }
+        void_see(v, s);
         return true;
     case RECORD_CHECKPOINT:
         return true;
@@ -156,14 +173,13 @@ static void epoch_end(struct recovery *v, int32_t next)
 
     while ((l = map_next(&v->by_request, &it, NULL)) != NULL) {
         if (l->epoch < next && !l->dispatched) {
-            v->out->voids += l->was_dispatched ? 0 : 1;
+            v->out->voids += l->attempts > 0 ? 0 : 1;
             live_end(v, l);
         }
     }
 }
 
-static bool journal_scan(struct recovery *v, struct journal_reader *r, int32_t epoch,
-                         struct err *e)
+static bool journal_scan(struct recovery *v, struct journal_reader *r, int32_t epoch, struct err *e)
 {
     struct record_stored s;
 
@@ -287,8 +303,8 @@ static int32_t at_least_zero(int32_t v)
 
 /* An attempt that gave nothing costs nothing, its prompt included. The prompt is billed at its
  * bound at most; the output was cut at what was held while the gateway lived. */
-static void tokens_of_orphan(const struct orphan *o, int32_t prompt, int32_t cached,
-                             int32_t output, struct entry *out)
+static void tokens_of_orphan(const struct orphan *o, int32_t prompt, int32_t cached, int32_t output,
+                             struct entry *out)
 {
     int32_t bound = o->open.r.open.prompt_bound;
 

@@ -9,8 +9,8 @@
 
 #include <stdatomic.h>
 
-/* Idle: a look at an atomic of the journal. Rows are in Postgres within 250 ms of their CLOSE, and a
- * longer pause makes larger transactions. */
+/* Idle: a look at an atomic of the journal. Rows are in Postgres within 250 ms of their CLOSE, and
+ * a longer pause makes larger transactions. */
 #define SHIP_POLL_US 20000
 #define SHIP_OFFLINE_POLL_US 200000
 #define SHIP_BACKOFF_MIN_US 100000
@@ -34,7 +34,7 @@ struct ship {
     bool cursor_known;
     struct entry next; /* first row of the next epoch, when has_next */
     bool has_next;
-    int32_t seen_epoch;  /* of the last record read: rows of older ones are all read */
+    int32_t seen_epoch; /* of the last record read: rows of older ones are all read */
     uint64_t seen_lsn;
     uint64_t backoff_us;
     bool down_said, corrupt_said;
@@ -85,6 +85,20 @@ static void position_reset(struct ship *s, int32_t epoch)
     s->cursor_known = false;
 }
 
+static void behind_update(struct ship *s)
+{
+    struct journal_stats js;
+
+    if (s->j == NULL) {
+        return;
+    }
+    journal_stats(s->j, &js);
+    /* Of this epoch; rows of older ones are on top of it, and are sent first. */
+    atomic_store(&s->behind, s->epoch == journal_epoch(s->j)
+                                 ? js.rows - u64_min(js.rows, (uint64_t)s->last_seq)
+                                 : js.rows + s->n);
+}
+
 static uint64_t failed(struct ship *s, const struct err *e)
 {
     uint64_t wait = s->backoff_us;
@@ -94,6 +108,7 @@ static uint64_t failed(struct ship *s, const struct err *e)
     atomic_fetch_add(&s->failures, 1);
     atomic_store(&s->up, false);
     atomic_store(&s->caught_up, false);
+    behind_update(s);
     if (!s->down_said) {
         s->down_said = true;
         log_event(s->log, LOG_WARN, env_wall_us(s->env), "ship_failed",
@@ -230,20 +245,6 @@ static enum fill batch_fill(struct ship *s, struct err *e)
     return f;
 }
 
-static void behind_update(struct ship *s)
-{
-    struct journal_stats js;
-
-    if (s->j == NULL) {
-        return;
-    }
-    journal_stats(s->j, &js);
-    /* Of this epoch; rows of older ones are on top of it, and are sent first. */
-    atomic_store(&s->behind,
-                 s->epoch == journal_epoch(s->j) ? js.rows - u64_min(js.rows, (uint64_t)s->last_seq)
-                                                 : js.rows + s->n);
-}
-
 static bool batch_commit(struct ship *s, struct err *e)
 {
     if (s->n == 0) {
@@ -315,7 +316,6 @@ uint64_t ship_step(struct ship *s, struct env *env)
     /* What came before damage is good: it goes. */
     err_clear(&e);
     if (!batch_commit(s, &e)) {
-        behind_update(s);
         return failed(s, &e);
     }
     if (f == FILL_END && !atomic_load(&s->up) && !store_probe(s, &e)) {

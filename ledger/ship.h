@@ -28,8 +28,8 @@ struct ship_store {
 };
 
 /* The journal is borrowed (NULL: offline replay of a folder). store NULL: Postgres of options. */
-struct ship *ship_new(struct env *env, struct log *log, struct journal *j, const struct ship_options *o,
-                      const struct ship_store *store);
+struct ship *ship_new(struct env *env, struct log *log, struct journal *j,
+                      const struct ship_options *o, const struct ship_store *store);
 void ship_free(struct ship *s);
 /* One transaction at most. Returns microseconds until it wants to be called again (0: at once). */
 uint64_t ship_step(struct ship *s, struct env *env);
@@ -37,8 +37,8 @@ bool ship_is_caught_up(const struct ship *s);
 
 struct ship_stats {
     uint64_t rows, transactions, failures;
-    uint64_t behind_rows;   /* durable rows not yet in Postgres */
-    uint64_t last_ok_us;    /* env monotonic */
+    uint64_t behind_rows; /* durable rows not yet in Postgres */
+    uint64_t last_ok_us;  /* env monotonic */
     bool up;
 };
 void ship_stats(const struct ship *s, struct ship_stats *out); /* any thread */

@@ -7,17 +7,13 @@
 #include "ledger/ship_impl.h"
 
 #include "base/map.h"
-#include "ledger/ship_rollup.h"
+#include "ledger/ship_batch.h"
 
 #include <stdio.h>
 #include <time.h>
 
-#define COPY_PIECE_BYTES 65536
-#define COPY_ROW_BYTES_MAX 768
-/* Seconds from 1970 to 2000, where Postgres' binary timestamps begin. */
-#define PG_EPOCH_US 946684800000000LL
 #define DAY_US 86400000000ULL
-#define REASON_LATE 1 /* sql: reason_code */
+#define REASON_LATE 1  /* sql: reason_code */
 #define COMMIT_TRIES 3 /* as it is; with partitions; without duplicates */
 #define CLOSED_MAX 100000
 
@@ -25,7 +21,7 @@ struct ship_pg {
     char *conninfo; /* owned */
     struct log *log;
     struct env *env;
-    struct pg *pg; /* NULL: not connected */
+    struct pg *pg;         /* NULL: not connected */
     struct booked *booked; /* [SHIP_ROWS_MAX] */
 };
 
@@ -154,184 +150,6 @@ static bool rows_book(struct ship_pg *s, size_t n, struct err *e)
     return true;
 }
 
-/* ---- COPY: the binary format is field count, then length and big-endian bytes of each ---- */
-
-static void put_be16(uint8_t **p, uint16_t v)
-{
-    v = __builtin_bswap16(v);
-    memcpy(*p, &v, 2);
-    *p += 2;
-}
-
-static void put_be32(uint8_t **p, uint32_t v)
-{
-    v = __builtin_bswap32(v);
-    memcpy(*p, &v, 4);
-    *p += 4;
-}
-
-static void field16(uint8_t **p, int16_t v)
-{
-    put_be32(p, 2);
-    put_be16(p, (uint16_t)v);
-}
-
-static void field32(uint8_t **p, int32_t v)
-{
-    put_be32(p, 4);
-    put_be32(p, (uint32_t)v);
-}
-
-static void field64(uint8_t **p, int64_t v)
-{
-    uint64_t be = __builtin_bswap64((uint64_t)v);
-
-    put_be32(p, 8);
-    memcpy(*p, &be, 8);
-    *p += 8;
-}
-
-static void field_null(uint8_t **p)
-{
-    put_be32(p, UINT32_MAX);
-}
-
-static void field_uuid(uint8_t **p, const struct uuid *u)
-{
-    put_be32(p, sizeof(u->b));
-    memcpy(*p, u->b, sizeof(u->b));
-    *p += sizeof(u->b);
-}
-
-#define COPY_COLUMNS                                                                               \
-    "occurred_at, event_id, request_id, corrects_event_id, gw_seq, worker_epoch, worker_seq, "     \
-    "cost_pusd, list_pusd, hold_nusd, gpu_us, batch_id, client_idem_hash, gateway_id, gw_epoch, "  \
-    "period, tenant_id, project_id, key_id, user_id, tagset_id, worker_id, price_id, "             \
-    "tok_in_uncached, tok_in_cached, tok_cw_5m, tok_cw_1h, tok_out, tok_reasoning, "               \
-    "tok_in_cached_predicted, tok_accepted_draft, queue_us, ttft_us, dur_us, batch_line, "         \
-    "attempt, endpoint, model_id, tier_requested, tier_served, kind, usage_state, outcome, "       \
-    "http_status, finish_reason, route_reason, reason_code, degraded"
-#define COPY_FIELDS 48
-
-static void put_wide(uint8_t **p, const struct entry *c)
-{
-    field64(p, (int64_t)c->occurred_us - PG_EPOCH_US);
-    field_uuid(p, &c->event);
-    field_uuid(p, &c->request);
-    if (uuid_is_zero(c->corrects)) {
-        field_null(p);
-    } else {
-        field_uuid(p, &c->corrects);
-    }
-    field64(p, c->gw_seq);
-    field64(p, (int64_t)c->worker_epoch);
-    field64(p, c->worker_seq);
-    field64(p, c->cost_pusd);
-    field64(p, c->list_pusd);
-    field64(p, c->hold_nusd);
-    field64(p, c->gpu_us);
-    if (c->batch_id == 0) {
-        field_null(p);
-    } else {
-        field64(p, c->batch_id);
-    }
-    if (c->client_idem_hash == 0) {
-        field_null(p);
-    } else {
-        field64(p, (int64_t)c->client_idem_hash);
-    }
-}
-
-static void put_words(uint8_t **p, const struct entry *c, int32_t period)
-{
-    field32(p, c->gateway_id);
-    field32(p, c->gw_epoch);
-    field32(p, period);
-    field32(p, c->tenant_id);
-    field32(p, c->project_id);
-    field32(p, c->key_id);
-    field32(p, c->user_id);
-    field32(p, c->tagset_id);
-    field32(p, c->worker_id);
-    field32(p, c->price_id);
-    field32(p, c->tok.in_uncached);
-    field32(p, c->tok.in_cached);
-    field32(p, c->tok.cw_5m);
-    field32(p, c->tok.cw_1h);
-    field32(p, c->tok.out);
-    field32(p, c->tok.reasoning);
-    if (c->cached_predicted == TOKENS_NO_PREDICTION) {
-        field_null(p);
-    } else {
-        field32(p, c->cached_predicted);
-    }
-    field32(p, c->accepted_draft);
-    field32(p, c->queue_us);
-    if (c->ttft_us == 0) {
-        field_null(p);
-    } else {
-        field32(p, c->ttft_us);
-    }
-    field32(p, c->dur_us);
-    if (c->batch_id == 0) {
-        field_null(p);
-    } else {
-        field32(p, c->batch_line);
-    }
-}
-
-static void put_row(uint8_t **p, const struct booked *b)
-{
-    const struct entry *c = b->row;
-
-    put_be16(p, COPY_FIELDS);
-    put_wide(p, c);
-    put_words(p, c, b->period);
-    field16(p, c->attempt);
-    field16(p, c->endpoint);
-    field16(p, c->model_id);
-    field16(p, c->tier_requested);
-    field16(p, c->tier_served);
-    field16(p, b->kind);
-    field16(p, c->usage_state);
-    field16(p, c->outcome);
-    field16(p, c->http_status);
-    field16(p, c->finish);
-    field16(p, c->route_reason);
-    field16(p, b->reason_code);
-    put_be32(p, 1);
-    *(*p)++ = c->degraded;
-}
-
-static bool rows_copy(struct ship_pg *s, size_t n, struct err *e)
-{
-    static const uint8_t head[19] = "PGCOPY\n\377\r\n"; /* then \0, flags 0, extension 0 */
-    uint8_t piece[COPY_PIECE_BYTES];
-    uint8_t *p = piece;
-    size_t i;
-
-    if (!pg_copy_begin(s->pg,
-                       "COPY usage_event (" COPY_COLUMNS ") FROM STDIN (FORMAT binary)", e)) {
-        return false;
-    }
-    memcpy(p, head, sizeof(head));
-    p += sizeof(head);
-    for (i = 0; i < n; i++) {
-        if (s->booked[i].skip) {
-            continue;
-        }
-        put_row(&p, &s->booked[i]);
-        if ((size_t)(p - piece) > sizeof(piece) - COPY_ROW_BYTES_MAX) {
-            if (!pg_copy_data(s->pg, piece, (size_t)(p - piece), e)) {
-                return false;
-            }
-            p = piece;
-        }
-    }
-    put_be16(&p, UINT16_MAX);
-    return pg_copy_data(s->pg, piece, (size_t)(p - piece), e) && pg_copy_end(s->pg, e);
-}
-
 /* ---- the transaction ---- */
 
 /* Several statements in one round trip; the last one's row is the cursor. */
@@ -360,6 +178,38 @@ static bool cursor_lock(struct ship_pg *s, int32_t gateway_id, int32_t epoch, in
                    gateway_id, epoch, (long long)at, (long long)expected);
 }
 
+/* What was held for a request whose cost nobody knows goes on counting. Rare: after a restart. */
+static bool suspense_add(struct ship_pg *s, int32_t gateway_id, int32_t epoch, int64_t last_seq,
+                         size_t n, struct err *e)
+{
+    uint64_t first = UINT64_MAX;
+    uint64_t last = 0;
+    char sql[800];
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        if (s->booked[i].row->usage_state == USAGE_UNKNOWN && !s->booked[i].skip) {
+            first = u64_min(first, s->booked[i].row->occurred_us);
+            last = u64_max(last, s->booked[i].row->occurred_us);
+        }
+    }
+    if (last == 0) {
+        return true;
+    }
+    (void)snprintf(sql, sizeof(sql),
+                   "INSERT INTO hold_suspense (request_id, tenant_id, project_id, key_id, "
+                   "gateway_id, gw_epoch, hold_nusd, since, reason) SELECT request_id, tenant_id, "
+                   "project_id, key_id, gateway_id, gw_epoch, GREATEST(hold_nusd - (cost_pusd + "
+                   "999) / 1000, 0), occurred_at, 'unknown' FROM usage_event WHERE occurred_at "
+                   "BETWEEN timestamptz 'epoch' + %llu * interval '1 microsecond' AND timestamptz "
+                   "'epoch' + %llu * interval '1 microsecond' AND gateway_id = %d AND gw_epoch = "
+                   "%d AND gw_seq BETWEEN %lld AND %lld AND usage_state = %d ON CONFLICT DO "
+                   "NOTHING",
+                   (unsigned long long)first, (unsigned long long)last, gateway_id, epoch,
+                   (long long)last_seq + 1, (long long)last_seq + (long long)n, USAGE_UNKNOWN);
+    return pg_exec(s->pg, sql, NULL, 0, e);
+}
+
 static bool cursor_move(struct ship_pg *s, int32_t gateway_id, int32_t epoch, int64_t to,
                         struct err *e)
 {
@@ -376,7 +226,9 @@ static bool transaction(struct ship_pg *s, int32_t gateway_id, int32_t epoch, in
                         size_t n, struct err *e)
 {
     bool ok = cursor_lock(s, gateway_id, epoch, last_seq, e) && rows_book(s, n, e) &&
-              rows_copy(s, n, e) && ship_rollup(s->pg, gateway_id, s->booked, n, e) &&
+              ship_copy(s->pg, s->booked, n, e) &&
+              ship_rollup(s->pg, gateway_id, s->booked, n, e) &&
+              suspense_add(s, gateway_id, epoch, last_seq, n, e) &&
               cursor_move(s, gateway_id, epoch, last_seq + (int64_t)n, e);
 
     if (!ok) {

@@ -1,6 +1,6 @@
-/* ship_rollup.c - sums a batch by (15 minutes, tenant, project, key, user, tags, month, model, tier,
- * kind) in memory and adds them to usage_15m in one statement. */
-#include "ledger/ship_rollup.h"
+/* ship_rollup.c - sums a batch by (15 minutes, tenant, project, key, user, tags, month, model,
+ * tier, kind) in memory and adds them to usage_15m in one statement. */
+#include "ledger/ship_batch.h"
 
 #include "base/hash.h"
 #include "ledger/ship.h"
@@ -222,8 +222,7 @@ static bool rollup_send(struct pg *p, int32_t gateway_id, const struct rollup *r
     return ok;
 }
 
-bool ship_rollup(struct pg *p, int32_t gateway_id, const struct booked *b, size_t n,
-                 struct err *e)
+bool ship_rollup(struct pg *p, int32_t gateway_id, const struct booked *b, size_t n, struct err *e)
 {
     struct rollup r = {0};
     size_t i;

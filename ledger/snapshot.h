@@ -25,11 +25,12 @@ struct quota_limits { /* QUOTA_NONE: no limit */
 struct snap_tenant {
     int32_t tenant_id;
     struct str name;
-    struct str scope_salt;   /* 32 random bytes as hex: cache scope */
-    struct str timezone;     /* "UTC" by default: of the budget month */
+    struct str scope_salt; /* 32 random bytes as hex: cache scope */
+    struct str timezone;   /* "UTC" by default: of the budget month */
     bool disabled;
     struct quota_limits limits;
-    int64_t spent_nusd;      /* this month in its timezone, from Postgres at load */
+    int64_t spent_nusd;    /* this month in its timezone, from Postgres at load */
+    int64_t suspense_nusd; /* of that month: held by requests whose cost nobody knows yet; counts */
     uint64_t month_from_us, month_until_us; /* that month, as instants */
 };
 
@@ -38,15 +39,15 @@ struct snap_key {
     uint8_t hmac[SHA256_BYTES];
     bool revoked;
     struct quota_limits limits;
-    int64_t spent_nusd;
-    struct str name, redacted; /* "tg_ab...wxyz": never the key */
+    int64_t spent_nusd, suspense_nusd; /* as of its tenant */
+    struct str name, redacted;         /* "tg_ab...wxyz": never the key */
 };
 
 struct snap_model {
     int16_t model_id;
     struct str name;
-    int32_t context;     /* 0 unknown */
-    int32_t output_max;  /* 0 none */
+    int32_t context;    /* 0 unknown */
+    int32_t output_max; /* 0 none */
     uint64_t created_s;
 };
 
@@ -55,25 +56,30 @@ enum engine_kind { ENGINE_TOLLGATE = 1, ENGINE_OPENAI = 2 };
 struct snap_worker {
     int32_t worker_id;
     struct str url;
-    int16_t engine;          /* enum engine_kind */
+    int16_t engine; /* enum engine_kind */
     bool draining, removed;
-    const int16_t *models;   /* [n_models] model_id */
+    const int16_t *models; /* [n_models] model_id */
     uint32_t n_models;
 };
 
 struct snapshot {
     struct arena arena;
     atomic_uint refs;
-    uint64_t version;        /* config_version of Postgres */
+    uint64_t version; /* config_version of Postgres */
     uint64_t made_wall_us;
-    int32_t spent_period;    /* YYYYMM (UTC) at load; the month of spent figures of tenants in UTC */
+    int32_t spent_period; /* YYYYMM (UTC) at load; the month of spent figures of tenants in UTC */
     int32_t spent_gateway, spent_epoch; /* spent holds rows of this gateway up to here: */
     int64_t spent_seq;
-    struct snap_tenant *tenants;   uint32_t n_tenants;   /* by tenant_id, ascending */
-    struct snap_key *keys;         uint32_t n_keys;      /* by hmac, ascending: binary search */
-    struct snap_model *models;     uint32_t n_models;    /* by name, ascending */
-    struct snap_worker *workers;   uint32_t n_workers;   /* by worker_id, ascending */
-    struct price *prices;          uint32_t n_prices;    /* by model_id, tier, ctx_band, valid_from */
+    struct snap_tenant *tenants;
+    uint32_t n_tenants; /* by tenant_id, ascending */
+    struct snap_key *keys;
+    uint32_t n_keys; /* by hmac, ascending: binary search */
+    struct snap_model *models;
+    uint32_t n_models; /* by name, ascending */
+    struct snap_worker *workers;
+    uint32_t n_workers; /* by worker_id, ascending */
+    struct price *prices;
+    uint32_t n_prices; /* by model_id, tier, ctx_band, valid_from */
 };
 
 const struct snap_tenant *snapshot_tenant(const struct snapshot *s, int32_t tenant_id);
@@ -92,9 +98,11 @@ struct snapshot *snapshot_ref(struct snapshot *s);
 void snapshot_unref(struct snapshot *s); /* the last one frees */
 
 /* One read-only transaction. NULL with a story. gateway_id: whose cursor spent_* names. */
-struct snapshot *snapshot_from_pg(struct pg *p, int32_t gateway_id, uint64_t wall_us, struct err *e);
+struct snapshot *snapshot_from_pg(struct pg *p, int32_t gateway_id, uint64_t wall_us,
+                                  struct err *e);
 uint64_t snapshot_pg_version(struct pg *p, struct err *e); /* 0: failed */
-MUST_USE bool snapshot_save(const struct snapshot *s, struct env *env, const char *path, struct err *e);
+MUST_USE bool snapshot_save(const struct snapshot *s, struct env *env, const char *path,
+                            struct err *e);
 struct snapshot *snapshot_load(struct env *env, const char *path, struct err *e);
 
 #endif

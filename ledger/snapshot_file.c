@@ -1,6 +1,6 @@
 /* snapshot_file.c - a snapshot beside the journal, for a start without Postgres.
  *
- *   "TGSNAP02"  xxh3-64 of the rest  |  head  tenants  keys  models  workers  prices
+ *   "TGSNAP03"  xxh3-64 of the rest  |  head  tenants  keys  models  workers  prices
  *
  * Little-endian, counts before arrays, strings as u32 length and bytes. Written to a second name,
  * synced, renamed. It holds HMACs of keys: 0600, as env makes files. */
@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-#define FILE_MAGIC "TGSNAP02"
+#define FILE_MAGIC "TGSNAP03"
 #define FILE_HEAD_BYTES 16
 #define FILE_SEED 0x736e6170u
 #define FILE_PATH_MAX 1024
@@ -54,6 +54,7 @@ static void put_tenant(struct buf *b, const struct snap_tenant *t)
     put_i32(b, t->disabled);
     put_limits(b, &t->limits);
     put_i64(b, t->spent_nusd);
+    put_i64(b, t->suspense_nusd);
     put_i64(b, (int64_t)t->month_from_us);
     put_i64(b, (int64_t)t->month_until_us);
 }
@@ -68,6 +69,7 @@ static void put_key(struct buf *b, const struct snap_key *k)
     put_i32(b, k->revoked);
     put_limits(b, &k->limits);
     put_i64(b, k->spent_nusd);
+    put_i64(b, k->suspense_nusd);
     put_str(b, k->name);
     put_str(b, k->redacted);
 }
@@ -182,7 +184,8 @@ bool snapshot_save(const struct snapshot *s, struct env *env, const char *path, 
     return rc == 0 || err_errno(e, -rc, "cannot write the snapshot %s", path);
 }
 
-/* ---- reading: the checksum vouches for the bytes, the cursor never leaves them all the same ---- */
+/* ---- reading: the checksum vouches for the bytes, the cursor never leaves them all the same ----
+ */
 
 struct cursor {
     const uint8_t *p;
@@ -273,6 +276,7 @@ static void take_tenant(struct cursor *c, struct snap_tenant *t)
     t->disabled = take_i32(c) != 0;
     t->limits = take_limits(c);
     t->spent_nusd = take_i64(c);
+    t->suspense_nusd = take_i64(c);
     t->month_from_us = (uint64_t)take_i64(c);
     t->month_until_us = (uint64_t)take_i64(c);
 }
@@ -287,6 +291,7 @@ static void take_key(struct cursor *c, struct snap_key *k)
     k->revoked = take_i32(c) != 0;
     k->limits = take_limits(c);
     k->spent_nusd = take_i64(c);
+    k->suspense_nusd = take_i64(c);
     k->name = take_str(c);
     k->redacted = take_str(c);
 }

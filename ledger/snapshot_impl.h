@@ -4,7 +4,8 @@
 
 #include "ledger/snapshot.h"
 
-#define SNAPSHOT_BYTES_MAX ((size_t)512 << 20) /* some million keys: far past one gateway's tenants */
+#define SNAPSHOT_BYTES_MAX                                                                         \
+    ((size_t)512 << 20) /* some million keys: far past one gateway's tenants */
 
 /* Empty, one reference, its arena ready. */
 struct snapshot *snapshot_new(void);

@@ -84,11 +84,17 @@ static bool tenants_load(struct loader *l)
     static const char sql[] =
         "SELECT t.tenant_id, t.name, t.scope_salt, t.timezone, t.disabled, q.d1, q.d2, q.d3, q.d4, "
         "q.d5, COALESCE(s.spent, 0), " MICROS("m.f") ", " MICROS(
-            "m.u") " FROM tenant t JOIN " MONTHS " m USING (tenant_id) "
-                   "LEFT JOIN " LIMITS_OF("1") " q ON q.scope_id = t.tenant_id "
-                   "LEFT JOIN LATERAL (SELECT sum(budget_nusd)::bigint AS spent FROM usage_15m u "
-                   "WHERE u.tenant_id = t.tenant_id AND u.bucket >= m.f AND u.bucket < m.u) s "
-                   "ON true ORDER BY t.tenant_id";
+            "m.u") ", COALESCE(h.held, 0) FROM tenant t JOIN " MONTHS " m USING (tenant_id) "
+                   "LEFT JOIN " LIMITS_OF(
+                       "1") " q ON q.scope_id = t.tenant_id "
+                            "LEFT JOIN LATERAL (SELECT sum(budget_nusd)::bigint AS spent FROM "
+                            "usage_15m u "
+                            "WHERE u.tenant_id = t.tenant_id AND u.bucket >= m.f AND u.bucket < "
+                            "m.u) s "
+                            "ON true LEFT JOIN LATERAL (SELECT sum(hold_nusd)::bigint AS held FROM "
+                            "hold_suspense h WHERE h.tenant_id = t.tenant_id AND cleared_at IS "
+                            "NULL AND "
+                            "h.since >= m.f AND h.since < m.u) h ON true ORDER BY t.tenant_id";
     void *items;
     struct pg_rows *r =
         rows_get(l, sql, &l->now_us, 1, sizeof(struct snap_tenant), &items, &l->s->n_tenants);
@@ -109,6 +115,7 @@ static bool tenants_load(struct loader *l)
             .spent_nusd = pg_i64(r, i, 10),
             .month_from_us = (uint64_t)pg_i64(r, i, 11),
             .month_until_us = (uint64_t)pg_i64(r, i, 12),
+            .suspense_nusd = pg_i64(r, i, 13),
         };
     }
     pg_rows_free(r);
@@ -120,11 +127,15 @@ static bool keys_load(struct loader *l)
     static const char sql[] =
         "SELECT k.key_id, k.tenant_id, k.project_id, COALESCE(k.user_id, 0), encode(k.hmac, "
         "'hex'), k.revoked_at IS NOT NULL, k.name, k.redacted, q.d1, q.d2, q.d3, q.d4, q.d5, "
-        "COALESCE(s.spent, 0) FROM api_key k LEFT JOIN " LIMITS_OF(
+        "COALESCE(s.spent, 0), COALESCE(h.held, 0) FROM api_key k LEFT JOIN " LIMITS_OF(
             "3") " q ON q.scope_id = k.key_id LEFT JOIN (SELECT u.key_id, "
                  "sum(u.budget_nusd)::bigint AS spent FROM usage_15m u JOIN " MONTHS
                  " m ON m.tenant_id = u.tenant_id AND u.bucket >= m.f AND u.bucket < m.u "
-                 "GROUP BY u.key_id) s ON s.key_id = k.key_id ORDER BY k.hmac";
+                 "GROUP BY u.key_id) s ON s.key_id = k.key_id LEFT JOIN (SELECT h.key_id, "
+                 "sum(h.hold_nusd)::bigint AS held FROM hold_suspense h JOIN " MONTHS
+                 " m ON m.tenant_id = h.tenant_id AND h.since >= m.f AND h.since < m.u WHERE "
+                 "h.cleared_at IS NULL GROUP BY h.key_id) h ON h.key_id = k.key_id ORDER BY "
+                 "k.hmac";
     void *items;
     struct pg_rows *r =
         rows_get(l, sql, &l->now_us, 1, sizeof(struct snap_key), &items, &l->s->n_keys);
@@ -147,6 +158,7 @@ static bool keys_load(struct loader *l)
             .redacted = text(l, r, i, 7),
             .limits = limits_at(r, i, 8),
             .spent_nusd = pg_i64(r, i, 13),
+            .suspense_nusd = pg_i64(r, i, 14),
         };
         CHECK(str_unhex(pg_value(r, i, 4), k->hmac, SHA256_BYTES));
     }
@@ -293,8 +305,7 @@ static bool mark_load(struct loader *l, int32_t gateway_id, uint64_t wall_us)
     return true;
 }
 
-struct snapshot *snapshot_from_pg(struct pg *p, int32_t gateway_id, uint64_t wall_us,
-                                  struct err *e)
+struct snapshot *snapshot_from_pg(struct pg *p, int32_t gateway_id, uint64_t wall_us, struct err *e)
 {
     char now[24];
     char gateway[16];

@@ -6,13 +6,18 @@ DECLARE
 BEGIN
     FOREACH r IN ARRAY ARRAY['tollgate_owner', 'tollgate_gateway', 'tollgate_reader'] LOOP
         IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = r) THEN
-            EXECUTE format('CREATE ROLE %I LOGIN', r);
-            EXECUTE format('ALTER ROLE %I SET search_path = public', r);
-            IF r = 'tollgate_reader' THEN
-                -- A finance query that runs away must not take the ledger with it.
-                ALTER ROLE tollgate_reader SET statement_timeout = '60s';
-                ALTER ROLE tollgate_reader SET work_mem = '32MB';
-            END IF;
+            BEGIN
+                EXECUTE format('CREATE ROLE %I LOGIN', r);
+                EXECUTE format('ALTER ROLE %I SET search_path = public', r);
+                IF r = 'tollgate_reader' THEN
+                    -- A finance query that runs away must not take the ledger with it.
+                    ALTER ROLE tollgate_reader SET statement_timeout = '60s';
+                    ALTER ROLE tollgate_reader SET work_mem = '32MB';
+                END IF;
+            EXCEPTION WHEN duplicate_object OR unique_violation OR internal_error THEN
+                -- Another database of this cluster is being migrated and made it first.
+                NULL;
+            END;
         END IF;
     END LOOP;
     IF current_user <> 'tollgate_owner' THEN

@@ -187,11 +187,14 @@ CREATE TABLE hold_suspense (
     gateway_id integer NOT NULL,
     gw_epoch   integer NOT NULL,
     hold_nusd  bigint NOT NULL CHECK (hold_nusd >= 0),
-    since      timestamptz NOT NULL DEFAULT now(),
+    since      timestamptz NOT NULL,
     reason     text NOT NULL DEFAULT '',
     cleared_at timestamptz
 );
-COMMENT ON TABLE hold_suspense IS 'Holds whose request ended and nobody knows at what cost: they still count until evidence clears them';
+CREATE INDEX hold_suspense_open ON hold_suspense (tenant_id, since) WHERE cleared_at IS NULL;
+COMMENT ON COLUMN hold_suspense.hold_nusd IS 'nano-USD held beyond what the row was billed';
+COMMENT ON COLUMN hold_suspense.since IS 'occurred_at of the request: the month in which it counts';
+COMMENT ON TABLE hold_suspense IS 'Holds whose request ended and nobody knows at what cost (rows with usage_state unknown; written with them): they still count until evidence clears them';
 
 GRANT SELECT, INSERT ON usage_event TO tollgate_gateway;
 GRANT SELECT, INSERT, UPDATE ON usage_15m, ingest_cursor, hold_suspense TO tollgate_gateway;

@@ -4,7 +4,8 @@
  * lie. Block identity, hashing and references never reach it.
  * KV: pages [block][layer][2][kv_heads][BLOCK_TOKENS][head_dim], dtype the backend's; attention
  * reads the stored (rounded) form, also within its own chunk, and its sums depend on the absolute
- * position alone: alone = batched = chunked = cached, bit for bit. One caller (the engine thread). */
+ * position alone: alone = batched = chunked = cached, bit for bit. One caller (the engine thread).
+ */
 #ifndef WORKER_BACKEND_H
 #define WORKER_BACKEND_H
 
@@ -12,22 +13,22 @@
 #include "worker/model/model.h"
 
 /* One step's work. Row i is the token ids[i]. Sequence s owns the rows q_start[s] ..
- * q_start[s] + q_len[s) - 1, at consecutive positions that end at kv_len[s] - 1; each row belongs to
- * one sequence. Ids are below the vocabulary and positions below the context (CHECKed). A block
+ * q_start[s] + q_len[s) - 1, at consecutive positions that end at kv_len[s] - 1; each row belongs
+ * to one sequence. Ids are below the vocabulary and positions below the context (CHECKed). A block
  * that this step writes appears in one table only; blocks read may be shared. */
 struct batch {
     uint32_t rows, sequences;
-    const int32_t *ids;             /* [rows] */
-    const uint32_t *q_start, *q_len;/* [sequences] */
-    const uint32_t *kv_len;         /* [sequences], after this step */
-    const uint32_t *const *table;   /* [sequences][(kv_len + 31) / 32] block ids */
-    const uint32_t *want;           /* [wanted] rows whose logits are asked, ascending */
+    const int32_t *ids;              /* [rows] */
+    const uint32_t *q_start, *q_len; /* [sequences] */
+    const uint32_t *kv_len;          /* [sequences], after this step */
+    const uint32_t *const *table;    /* [sequences][(kv_len + 31) / 32] block ids */
+    const uint32_t *want;            /* [wanted] rows whose logits are asked, ascending */
     uint32_t wanted;
 };
 
 struct backend_peaks {
-    double read_gbs;  /* measured copy-free read bandwidth */
-    double gflops;    /* measured multiply-add peak of the kernel class in use */
+    double read_gbs; /* measured copy-free read bandwidth */
+    double gflops;   /* measured multiply-add peak of the kernel class in use */
 };
 
 struct backend {
@@ -66,7 +67,9 @@ MUST_USE bool backend_level_named(struct str name, enum backend_level *out);
 const char *backend_level_name(enum backend_level level);
 
 /* The model is borrowed and outlives the backend. NULL with a story. */
-struct backend *backend_ref_open(const struct model *m, const struct backend_options *o, struct err *e);
-struct backend *backend_cpu_open(const struct model *m, const struct backend_options *o, struct err *e);
+struct backend *backend_ref_open(const struct model *m, const struct backend_options *o,
+                                 struct err *e);
+struct backend *backend_cpu_open(const struct model *m, const struct backend_options *o,
+                                 struct err *e);
 
 #endif

@@ -35,7 +35,7 @@ struct api_error {
 enum job_state {
     JOB_BODY = 1, /* the request is being read */
     JOB_WAITING,  /* the engine has it; nothing was scheduled */
-    JOB_RUNNING,  /* prefill is scheduled; a stream's head is out */
+    JOB_RUNNING,  /* prefill is scheduled; a stream's head leaves with the first token */
     JOB_CLOSING,  /* the answer is over for the client; END is due */
     JOB_DONE,
     JOB_STATE_COUNT
@@ -58,7 +58,7 @@ struct job {
     struct json *root;
     /* what was asked */
     bool chat, streamed, include_usage, usage_each, trusted, echo;
-    struct str echo_text;
+    struct str echo_text; /* of the prompt; empty unless echo */
     uint32_t max_tokens; /* 0: not given */
     struct str stops[DETOK_STOPS_MAX];
     uint32_t n_stops;
@@ -144,7 +144,6 @@ void api_send_error(struct serve *s, struct http_stream *st, const struct api_er
 void api_write_error(struct json_writer *w, const struct api_error *x);
 
 /* serve_stream.c: the answer, from engine events to bytes. */
-void answer_started(struct job *j);
 void answer_token(struct job *j, const struct engine_event *ev);
 void answer_end(struct job *j, enum engine_finish why);
 void answer_fail(struct job *j, const struct api_error *x); /* error status or error event */

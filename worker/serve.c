@@ -83,7 +83,6 @@ static void on_started(struct job *j, const struct engine_event *ev)
     note_receipt(j, RECEIPT_RUNNING);
     if (j->state == JOB_WAITING) {
         job_set_state(j, JOB_RUNNING);
-        answer_started(j);
     }
 }
 

@@ -121,7 +121,7 @@ static bool build_completion(struct job *j, struct api_error *x)
         return api_refuse(x, 400, NULL, "prompt",
                           "'prompt' is required: a text or an array of token ids, not empty.");
     }
-    j->echo_text = v->text;
+    j->echo_text = j->echo ? v->text : STR("");
     if (!check_bytes(j, v->text.n, x)) {
         return false;
     }

@@ -1,7 +1,7 @@
 /* serve_stream.c - from engine events to an answer: chunks of a stream, or one object at the end.
  *
- * A stream is: head and a first chunk when prefill is scheduled, a chunk for each piece of text that
- * may be shown, a chunk with the finish reason and no text, the usage chunk if asked for, [DONE].
+ * A stream is: head and a first chunk with the first token, a chunk for each piece of text that may be
+ * shown, a chunk with the finish reason and no text, the usage chunk if asked for, [DONE].
  * It ends in exactly one of that, an error event, or the client gone. */
 #include "worker/job.h"
 
@@ -182,26 +182,20 @@ static void end_whole(struct job *j, enum engine_finish why)
     api_send_json(j->serve, j->stream, 200, buf_view(out));
 }
 
-void answer_started(struct job *j)
+/* The head waits for the first token: until then a refusal still has its status, and the first byte
+ * on the wire means that prefill is done. */
+static void open_stream(struct job *j)
 {
-    struct serve *s = j->serve;
     const struct http_field fields[] = {
         {STR("content-type"), STR("text/event-stream; charset=utf-8")},
         {STR("cache-control"), STR("no-cache")},
         {STR("x-accel-buffering"), STR("no")},
-        {STR("x-tollgate-worker-epoch"), str_c(s->epoch)},
+        {STR("x-tollgate-worker-epoch"), str_c(j->serve->epoch)},
     };
 
-    if (j->echo) {
-        buf_str(&j->text, j->echo_text);
-    }
-    if (!j->streamed || j->stream == NULL) {
-        return;
-    }
     http_stream_respond(j->stream, 200, fields, ARRAY_LEN(fields), -1);
-    if (j->chat || j->usage_each || j->echo) { /* the first cumulative usage: prompt and cached */
-        send_chunk(j, CHUNK_FIRST, ENGINE_STOP, buf_view(&j->text));
-        buf_reset(&j->text);
+    if (j->chat || j->echo) {
+        send_chunk(j, CHUNK_FIRST, ENGINE_STOP, j->echo_text);
     }
 }
 
@@ -209,9 +203,15 @@ void answer_token(struct job *j, const struct engine_event *ev)
 {
     struct str bytes = tokenizer_bytes(j->serve->model->tokenizer, ev->token.id, false);
     struct job_token t = {.r = ev->token, .start = j->raw_bytes};
-    size_t before = j->text.len;
+    size_t before;
     bool stop;
 
+    if (ev->completion_tokens == 1 && j->streamed) {
+        open_stream(j);
+    } else if (ev->completion_tokens == 1) {
+        buf_str(&j->text, j->echo_text);
+    }
+    before = j->text.len;
     if (j->request.sample.logprobs) {
         buf_append(&j->tokens, &t, sizeof(t));
     }
@@ -248,7 +248,7 @@ void answer_fail(struct job *j, const struct api_error *x)
 {
     struct json_writer w;
 
-    if (j->stream != NULL && j->streamed && j->state == JOB_RUNNING) {
+    if (j->stream != NULL && j->streamed && j->completion_tokens > 0) { /* the head is out */
         begin_data(j, &w);
         api_write_error(&w, x);
         send_out(j);

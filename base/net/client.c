@@ -10,6 +10,7 @@
 #define KEEP_US 30000000
 /* Beside the body: target, fields. */
 #define REQUEST_HEAD_MAX ((size_t)256 << 10)
+#define REQUEST_HEAD_USUAL 768
 #define REQUEST_BODY_MAX ((size_t)1 << 30)
 
 static void client_reap(struct env_task *t)
@@ -40,6 +41,7 @@ struct http_client *http_client_new(struct env *env)
     c->reaper.run = client_reap;
     list_init(&c->origins);
     list_init(&c->dead);
+    arena_init(&c->heads, 2 * CLIENT_HEAD_BYTES_MAX + H1_LINE_MAX);
     return c;
 }
 
@@ -54,6 +56,7 @@ void http_client_free(struct http_client *c)
     }
     client_reap(&c->reaper);
     env_task_drop(&c->reaper);
+    arena_fini(&c->heads);
     mem_free(c);
 }
 
@@ -308,6 +311,8 @@ static void request_write(struct buf *b, struct str host, const struct http_call
     bool length = r->body.n != 0 || r->method == HTTP_POST || r->method == HTTP_PUT ||
                   r->method == HTTP_PATCH;
 
+    /* In one piece from the start: a body would be moved at every doubling. */
+    (void)buf_reserve(b, r->body.n + REQUEST_HEAD_USUAL);
     buf_str(b, http_method_name(r->method));
     buf_byte(b, ' ');
     buf_str(b, r->target);

@@ -219,11 +219,10 @@ static size_t answer_head(struct client_conn *c, struct str in)
 {
     struct http_call *call = c->call;
     struct h1_fault fault;
-    struct arena arena;
+    struct arena *arena = &c->origin->client->heads;
     enum h1_result got;
 
-    arena_init(&arena, 2 * CLIENT_HEAD_BYTES_MAX + H1_LINE_MAX);
-    got = h1_parse_response(&call->scan, in, &answer_limits, call->method, &arena, &call->head,
+    got = h1_parse_response(&call->scan, in, &answer_limits, call->method, arena, &call->head,
                             &fault);
     if (got == H1_OK && call->head.status < 200) {
         memset(&call->scan, 0, sizeof(call->scan));
@@ -238,7 +237,7 @@ static size_t answer_head(struct client_conn *c, struct str in)
     if (got == H1_BAD) {
         call_fail(call, HTTP_FAIL_PROTOCOL);
     }
-    arena_fini(&arena);
+    arena_reset(arena);
     return got == H1_OK ? call->head.bytes : 0; /* the call's memory rests until the turn ends */
 }
 

@@ -29,6 +29,7 @@ struct http_client {
     struct list origins;
     struct list dead; /* client_corpse */
     struct env_task reaper;
+    struct arena heads; /* the answer's head in progress; never kept between turns */
     uint8_t scratch[CLIENT_READ_BYTES]; /* the read in progress; never kept between turns */
 };
 

@@ -42,17 +42,34 @@ static uint64_t os_wall_us(struct env *e)
     return clock_us(CLOCK_REALTIME);
 }
 
-static void os_random(struct env *e, void *p, size_t n)
+static void kernel_random(void *p, size_t n)
 {
     size_t done = 0;
 
-    (void)e;
     while (done < n) {
         ssize_t got = getrandom((char *)p + done, n - done, 0);
 
         CHECK(got > 0 || errno == EINTR);
         done += got > 0 ? (size_t)got : 0;
     }
+}
+
+/* Small amounts come from a stock, so that a request needs no system call. */
+static void os_random(struct env *e, void *p, size_t n)
+{
+    struct os_env *o = os_of(e);
+
+    if (n > sizeof(o->random)) {
+        kernel_random(p, n);
+        return;
+    }
+    if (n > o->random_left) {
+        kernel_random(o->random, sizeof(o->random));
+        o->random_left = sizeof(o->random);
+    }
+    o->random_left -= n;
+    memcpy(p, o->random + o->random_left, n);
+    memset(o->random + o->random_left, 0, n); /* nobody reads it again, a core file neither */
 }
 
 /* Timers: heap[1] is due first; a timer's slot is its index, 0 means not armed. */

@@ -29,6 +29,8 @@ struct env_wake {
     void *ctx;
 };
 
+#define OS_RANDOM_STOCK 512
+
 struct os_env {
     struct env env; /* first */
     int epoll_fd;
@@ -37,6 +39,8 @@ struct os_env {
     struct env_timer **heap; /* owned; [1 .. timers], a binary heap by due_us; slot = index */
     uint32_t timers;
     uint32_t heap_cap;
+    uint8_t random[OS_RANDOM_STOCK]; /* from the kernel; [0 .. random_left) is unused */
+    size_t random_left;
     struct list tasks;
     struct list dead;    /* sources to free when the turn ends */
     struct list starved; /* listeners that found no descriptor */

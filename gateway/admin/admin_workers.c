@@ -86,6 +86,10 @@ static void probe_end(void *user)
     size_t n = 0;
 
     a->probe = NULL;
+    if (a->probe_status == 401 && engine_of(a) == ENGINE_TOLLGATE) {
+        add_failed(a, "it has another worker key than secrets.worker_key_file");
+        return;
+    }
     if (a->probe_status != 200) {
         add_failed(a, "GET /v1/models does not answer 200");
         return;
@@ -122,11 +126,17 @@ static void probe_fail(void *user, enum http_fail why, bool sent)
 static void probe_start(struct admin_call *a, const struct env_addr *addr, struct str host)
 {
     static const struct http_call_events events = {probe_head, probe_body, probe_end, probe_fail};
-    static const struct http_call_request req = {.method = HTTP_GET, .target = STR("/v1/models")};
+    char auth[512];
+    struct http_field f = {STR("authorization"), {NULL, 0}};
+    struct http_call_request req = {.method = HTTP_GET, .target = STR("/v1/models"), .fields = &f};
     struct http_origin_options o = {.addr = *addr, .host = host, .connections_max = 1, .connect_us = 2000000, .head_us = ADD_TIMEOUT_US, .body_idle_us = ADD_TIMEOUT_US};
 
+    snprintf(auth, sizeof(auth), "Bearer " STR_FMT, STR_ARG(a->c->gw->secrets.worker_key));
+    f.value = str_c(auth);
+    req.n_fields = engine_of(a) == ENGINE_TOLLGATE ? 1 : 0; /* never to an engine of another kind */
     a->origin = http_origin_new(a->c->client, &o);
     a->probe = http_call_start(a->origin, &req, &events, a);
+    hash_wipe(auth, sizeof(auth));
 }
 
 static void resolved(struct env_dns *d, const struct env_addr *addr, struct err *e)
@@ -176,8 +186,15 @@ static bool url_parts(struct str url, struct str *name, uint16_t *port, struct e
     }
     host = str_of(url.p + 7, url.n - 7);
     *name = host;
-    if (host.n == 0 || memchr(host.p, '/', host.n) != NULL || memchr(host.p, '@', host.n) != NULL || memchr(host.p, '?', host.n) != NULL) {
-        return err_set(e, ERR_INPUT, "'url' must be http://host:port, without a path");
+    for (size_t i = 0; i < host.n; i++) {
+        unsigned char ch = (unsigned char)host.p[i];
+
+        if (ch <= ' ' || ch >= 0x7f || strchr("/@?#", ch) != NULL) {
+            return err_set(e, ERR_INPUT, "'url' must be http://host:port, without a path");
+        }
+    }
+    if (host.n == 0) {
+        return err_set(e, ERR_INPUT, "'url' must be http://host:port");
     }
     if (host.p[0] != '[' && str_cut(host, ':', name, &p) && (!str_u64(p, &v) || v == 0 || v > 65535)) {
         return err_set(e, ERR_INPUT, "'url': the port must be 1 to 65535");

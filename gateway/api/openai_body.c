@@ -5,10 +5,12 @@
  * with which a client could act on the engine instead of asking it for an answer. */
 #include "gateway/api/openai.h"
 
-static bool is_one_of(struct str key, const char *const *names, size_t n)
+#define NAME(literal) {literal, sizeof(literal) - 1} /* measured once, not a request */
+
+static bool is_one_of(struct str key, const struct str *names, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        if (str_eq(key, str_c(names[i]))) {
+        if (str_eq(key, names[i])) {
             return true;
         }
     }
@@ -16,111 +18,111 @@ static bool is_one_of(struct str key, const char *const *names, size_t n)
 }
 
 /* Written below from what was checked, or checked to be the default. */
-static const char *const written_here[] = {
-    "model",  "max_tokens",     "max_completion_tokens",
-    "stream", "stream_options", "prompt",
-    "n",      "best_of",        "echo",
-    "suffix",
+static const struct str written_here[] = {
+    NAME("model"),  NAME("max_tokens"),     NAME("max_completion_tokens"),
+    NAME("stream"), NAME("stream_options"), NAME("prompt"),
+    NAME("n"),      NAME("best_of"),        NAME("echo"),
+    NAME("suffix"),
 };
 
 /* For the ledger, the router or a hosted service. */
-static const char *const ends_here[] = {
-    "store",
-    "metadata",
-    "user",
-    "service_tier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "prompt_cache_options",
-    "safety_identifier",
-    "prediction",
-    "verbosity",
-    "modalities",
+static const struct str ends_here[] = {
+    NAME("store"),
+    NAME("metadata"),
+    NAME("user"),
+    NAME("service_tier"),
+    NAME("prompt_cache_key"),
+    NAME("prompt_cache_retention"),
+    NAME("prompt_cache_options"),
+    NAME("safety_identifier"),
+    NAME("prediction"),
+    NAME("verbosity"),
+    NAME("modalities"),
 };
 
 /* vLLM, SGLang and llama.cpp take these from anyone: they lengthen the prompt or the answer past
  * what was reserved, reach other tenants' cache or adapters, jump the queue, run given code, or
  * ask for the engine's insides. */
-static const char *const engine_private[] = {
+static const struct str engine_private[] = {
     /* length past the hold */
-    "n_predict",
-    "max_new_tokens",
-    "min_tokens",
-    "n_keep",
-    "n_discard",
-    "documents",
-    "chat_template",
-    "prompt_embeds",
-    "truncate_prompt_tokens",
-    "add_special_tokens",
-    "input_ids",
-    "n_probs",
-    "t_max_predict_ms",
-    "use_beam_search",
-    "length_penalty",
+    NAME("n_predict"),
+    NAME("max_new_tokens"),
+    NAME("min_tokens"),
+    NAME("n_keep"),
+    NAME("n_discard"),
+    NAME("documents"),
+    NAME("chat_template"),
+    NAME("prompt_embeds"),
+    NAME("truncate_prompt_tokens"),
+    NAME("add_special_tokens"),
+    NAME("input_ids"),
+    NAME("n_probs"),
+    NAME("t_max_predict_ms"),
+    NAME("use_beam_search"),
+    NAME("length_penalty"),
     /* tenants, queue and placement */
-    "priority",
-    "cache_salt",
-    "extra_key",
-    "request_id",
-    "rid",
-    "id_slot",
-    "slot_id",
-    "cache_prompt",
-    "lora",
-    "lora_path",
-    "adapter_id",
-    "session_params",
-    "kv_transfer_params",
-    "bootstrap_host",
-    "bootstrap_port",
-    "bootstrap_room",
-    "data_parallel_rank",
-    "vllm_xargs",
+    NAME("priority"),
+    NAME("cache_salt"),
+    NAME("extra_key"),
+    NAME("request_id"),
+    NAME("rid"),
+    NAME("id_slot"),
+    NAME("slot_id"),
+    NAME("cache_prompt"),
+    NAME("lora"),
+    NAME("lora_path"),
+    NAME("adapter_id"),
+    NAME("session_params"),
+    NAME("kv_transfer_params"),
+    NAME("bootstrap_host"),
+    NAME("bootstrap_port"),
+    NAME("bootstrap_room"),
+    NAME("data_parallel_rank"),
+    NAME("vllm_xargs"),
     /* code and insides */
-    "logits_processors",
-    "custom_logit_processor",
-    "custom_params",
-    "return_hidden_states",
-    "return_token_ids",
-    "return_tokens_as_token_ids",
-    "return_meta_info",
-    "timings_per_token",
-    "return_progress",
-    "response_fields",
-    "samplers",
-    "grammar_lazy",
-    "grammar_triggers",
+    NAME("logits_processors"),
+    NAME("custom_logit_processor"),
+    NAME("custom_params"),
+    NAME("return_hidden_states"),
+    NAME("return_token_ids"),
+    NAME("return_tokens_as_token_ids"),
+    NAME("return_meta_info"),
+    NAME("timings_per_token"),
+    NAME("return_progress"),
+    NAME("response_fields"),
+    NAME("samplers"),
+    NAME("grammar_lazy"),
+    NAME("grammar_triggers"),
 };
 
 /* What our worker knows. */
-static const char *const worker_known[] = {
-    "messages",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "logprobs",
-    "top_logprobs",
-    "stop",
-    "seed",
-    "response_format",
-    "reasoning_effort",
-    "chat_template_kwargs",
-    "ignore_eos",
+static const struct str worker_known[] = {
+    NAME("messages"),
+    NAME("tools"),
+    NAME("tool_choice"),
+    NAME("parallel_tool_calls"),
+    NAME("temperature"),
+    NAME("top_p"),
+    NAME("top_k"),
+    NAME("min_p"),
+    NAME("frequency_penalty"),
+    NAME("presence_penalty"),
+    NAME("repetition_penalty"),
+    NAME("logit_bias"),
+    NAME("logprobs"),
+    NAME("top_logprobs"),
+    NAME("stop"),
+    NAME("seed"),
+    NAME("response_format"),
+    NAME("reasoning_effort"),
+    NAME("chat_template_kwargs"),
+    NAME("ignore_eos"),
 };
 
 static bool goes_out(const struct openai_request *r, enum engine_kind kind, const struct json *m)
 {
-    static const char *const with_tools[] = {"tools", "tool_choice", "parallel_tool_calls"};
-    static const char *const of_chat[] = {"messages", "tools"};
+    static const struct str with_tools[] = {NAME("tools"), NAME("tool_choice"), NAME("parallel_tool_calls")};
+    static const struct str of_chat[] = {NAME("messages"), NAME("tools")};
     const struct json *tools = json_get(r->root, STR("tools"));
 
     if (m->type == JSON_NULL || is_one_of(m->key, written_here, ARRAY_LEN(written_here))) {

@@ -58,6 +58,10 @@ struct usage_whole {
 /* A 200 body. false: e says (in-band error, no choices, no reason, cut short: 502). */
 MUST_USE bool usage_read_whole(struct usage_calls *calls, struct arena *a, enum endpoint ep,
                                struct str body, struct usage_whole *out, struct api_error *e);
+/* The same answer as the one piece of a stream: the client asked for one, the engine did not. Once
+ * only: the tree gets the indexes of its calls. false: arena exhausted. */
+MUST_USE bool usage_whole_delta(struct arena *a, enum endpoint ep, const struct usage_whole *w,
+                                struct openai_delta *out);
 /* A non-200 answer of an engine: our status, code and wording. context: 0 unknown. 400s keep their
  * message (engine paths stripped), overflow becomes context_length_exceeded, 429/503 keep a
  * Retry-After of 1..60 s, everything else is a 502 without the engine's text. */

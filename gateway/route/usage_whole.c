@@ -1,6 +1,8 @@
 /* usage_whole.c - an engine's whole answer: read, checked to be one, its calls repaired. */
 #include "gateway/route/usage_impl.h"
 
+#include <stdio.h>
+
 static uint64_t text_bytes(const struct json *object, struct str key)
 {
     const struct json *v = json_get(object, key);
@@ -78,5 +80,52 @@ bool usage_read_whole(struct usage_calls *calls, struct arena *a, enum endpoint 
         return false;
     }
     usage_read_count(json_get(root, STR("usage")), &out->usage);
+    return true;
+}
+
+/* Whole calls have no index, a delta's must. */
+static bool add_indexes(struct arena *a, struct json *calls)
+{
+    uint32_t at = 0;
+
+    for (struct json *call = calls->child; call != NULL; call = call->next, at++) {
+        char text[12];
+        struct json *index;
+
+        snprintf(text, sizeof(text), "%u", at);
+        index = usage_node(a, NULL, JSON_NUMBER, STR("index"), arena_str(a, str_c(text)));
+        if (index == NULL || index->text.p == NULL) {
+            return false;
+        }
+        index->next = call->child;
+        call->child = index;
+        call->count++;
+    }
+    return true;
+}
+
+bool usage_whole_delta(struct arena *a, enum endpoint ep, const struct usage_whole *w,
+                       struct openai_delta *out)
+{
+    const struct json *message = ep == ENDPOINT_CHAT ? json_get(w->choice, STR("message")) : w->choice;
+    const struct json *text = json_get(message, ep == ENDPOINT_CHAT ? STR("content") : STR("text"));
+    const struct json *refusal = json_get(message, STR("refusal"));
+    const struct json *reasoning = json_get(message, STR("reasoning_content"));
+    const struct json *logprobs = json_get(w->choice, STR("logprobs"));
+    struct json *calls = json_get(message, STR("tool_calls"));
+
+    *out = (struct openai_delta){.role = STR("")};
+    if (usage_is_text(text)) {
+        out->text = text->text;
+        out->has_text = true;
+    }
+    reasoning = usage_is_text(reasoning) ? reasoning : json_get(message, STR("reasoning"));
+    out->refusal = usage_is_text(refusal) ? refusal : NULL;
+    out->reasoning = usage_is_text(reasoning) ? reasoning : NULL;
+    out->logprobs = logprobs != NULL && logprobs->type == JSON_OBJECT ? logprobs : NULL;
+    if (calls != NULL && calls->type == JSON_ARRAY && calls->count > 0) {
+        out->tool_calls = calls;
+        return add_indexes(a, calls);
+    }
     return true;
 }

@@ -6,6 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define RESOLVE_RETRY_US 2000000
+#define FLEET_HEAD_US 5000000 /* heartbeats of the events come every second */
+#define LEARN_BYTES_MIN 1024 /* a short prompt's tokens are mostly its template's */
+#define RATE_EVERY 8   /* samples between two medians of a full window: each sorts it */
 #define LEARN_WEIGHT 8 /* a new sample moves the learned bytes per token by an eighth */
 
 struct world *world_ref(struct world *w)
@@ -95,6 +99,8 @@ static void begin(struct fleet_worker *fw)
         .connections_max = 8, /* a probe, a gauge, the events, and their successors */
         .idle_max = 4,
         .connect_us = 2000000,
+        .head_us = FLEET_HEAD_US,
+        .body_idle_us = FLEET_HEAD_US,
         .keep_us = 20000000,
     };
 
@@ -104,20 +110,6 @@ static void begin(struct fleet_worker *fw)
     if (fw->w.engine == ENGINE_TOLLGATE) {
         fleet_events_start(fw);
     }
-}
-
-static void resolved(struct env_dns *d, const struct env_addr *addr, struct err *e)
-{
-    struct fleet_worker *fw = CONTAINER_OF(d, struct fleet_worker, dns);
-
-    fw->resolving = false;
-    if (addr == NULL) {
-        log_event(fw->fleet->log, LOG_WARN, env_wall_us(fw->fleet->env), "worker_unresolved", "worker %d %s: %s", fw->w.worker_id, fw->w.url, e->text);
-        atomic_store(&fw->w.health, WORKER_DOWN);
-        return;
-    }
-    fw->w.addr = *addr;
-    begin(fw);
 }
 
 /* "http://host[:port]" split into the Host field, name and port. */
@@ -151,11 +143,48 @@ static bool url_split(struct str url, struct str *host, struct str *name, uint16
     return name->n > 0;
 }
 
-static void slot_open(struct fleet *f, struct fleet_worker *fw, unsigned slot, const struct snap_worker *s)
+static void resolve(struct fleet_worker *fw);
+
+static void resolve_again(struct env_timer *t)
+{
+    resolve(CONTAINER_OF(t, struct fleet_worker, probe_timer));
+}
+
+/* Loops read the address only after they saw that the worker is not DOWN. */
+static void resolved(struct env_dns *d, const struct env_addr *addr, struct err *e)
+{
+    struct fleet_worker *fw = CONTAINER_OF(d, struct fleet_worker, dns);
+    struct env *env = fw->fleet->env;
+
+    fw->resolving = false;
+    if (addr == NULL) {
+        log_event(fw->fleet->log, LOG_WARN, env_wall_us(env), "worker_unresolved", "worker %d %s: %s", fw->w.worker_id, fw->w.url, e->text);
+        fw->probe_timer.fire = resolve_again;
+        env_timer_arm(env, &fw->probe_timer, env_now_us(env) + RESOLVE_RETRY_US);
+        return;
+    }
+    fw->w.addr = *addr;
+    atomic_store(&fw->w.health, WORKER_UNKNOWN);
+    begin(fw);
+}
+
+static void resolve(struct fleet_worker *fw)
 {
     struct str host, name;
     uint16_t port = 0;
 
+    if (!url_split(str_c(fw->w.url), &host, &name, &port)) {
+        log_event(fw->fleet->log, LOG_ERROR, env_wall_us(fw->fleet->env), "worker_bad_url", "worker %d: %s is not http://host:port", fw->w.worker_id, fw->w.url);
+        return;
+    }
+    str_copy(host, fw->w.host, sizeof(fw->w.host));
+    fw->resolving = true;
+    fw->dns.done = resolved;
+    fw->fleet->env->ops->resolve(fw->fleet->env, name, port, &fw->dns);
+}
+
+static void slot_open(struct fleet *f, struct fleet_worker *fw, unsigned slot, const struct snap_worker *s)
+{
     memset(&fw->w, 0, sizeof(fw->w));
     memset(&fw->rate, 0, sizeof(fw->rate));
     fw->fleet = f;
@@ -171,16 +200,9 @@ static void slot_open(struct fleet *f, struct fleet_worker *fw, unsigned slot, c
     str_copy(s->url, fw->w.url, sizeof(fw->w.url));
     atomic_store(&fw->w.kv_permille, -1);
     atomic_store(&fw->w.waiting, -1);
+    atomic_store(&fw->w.health, WORKER_DOWN); /* until its address is known */
     whohas_reset_worker(f->index, slot, false);
-    if (!url_split(s->url, &host, &name, &port)) {
-        log_event(f->log, LOG_ERROR, env_wall_us(f->env), "worker_bad_url", "worker %d: " STR_FMT " is not http://host:port", s->worker_id, STR_ARG(s->url));
-        atomic_store(&fw->w.health, WORKER_DOWN);
-        return;
-    }
-    str_copy(host, fw->w.host, sizeof(fw->w.host));
-    fw->resolving = true;
-    fw->dns.done = resolved;
-    f->env->ops->resolve(f->env, name, port, &fw->dns);
+    resolve(fw);
 }
 
 static struct fleet_worker *slot_of(struct fleet *f, const struct snap_worker *s)
@@ -279,7 +301,7 @@ void worker_charge(struct worker *w, struct worker_charge *c, int64_t uncached, 
 void worker_first_byte(struct worker_charge *c, uint64_t now_us)
 {
     struct fleet_worker *fw;
-    double median;
+    double median = -1;
 
     if (c->w == NULL || c->queued == 0) {
         return;
@@ -291,9 +313,13 @@ void worker_first_byte(struct worker_charge *c, uint64_t now_us)
     if (now_us > c->at_us) {
         route_rate_add(&fw->rate, (double)c->queue_ahead, (double)(now_us - c->at_us) / 1e6);
     }
-    median = route_rate_median(&fw->rate);
+    if (fw->rate.count < ROUTE_RATE_SAMPLES || fw->rate.count % RATE_EVERY == 0) {
+        median = route_rate_median(&fw->rate);
+    }
     pthread_mutex_unlock(&fw->rate_lock);
-    atomic_store_explicit(&c->w->rate_milli, median > 4e6 ? 4000000000U : (uint32_t)(median * 1000.0), memory_order_relaxed);
+    if (median >= 0) {
+        atomic_store_explicit(&c->w->rate_milli, median > 4e6 ? 4000000000U : (uint32_t)(median * 1000.0), memory_order_relaxed);
+    }
 }
 
 void worker_release(struct worker_charge *c)
@@ -319,7 +345,7 @@ void worker_learn(struct worker *w, uint64_t prompt_bytes, int64_t prompt_tokens
         return;
     }
     sample = (double)prompt_bytes * 1000.0 / (double)prompt_tokens;
-    if (sample > 0 && sample < 1e6) {
+    if (prompt_bytes >= LEARN_BYTES_MIN && sample > 0 && sample < 1e6) {
         double next = old == 0 ? sample : (double)old + (sample - (double)old) / LEARN_WEIGHT;
 
         atomic_store_explicit(&w->bytes_per_token_milli, (uint32_t)next, memory_order_relaxed);

@@ -263,15 +263,25 @@ def test_an_unknown_model_is_a_404_and_an_unpriced_one_a_403(gate):
         gate.ctl("worker", "add", "--url", "http://127.0.0.1:%d" % p, "--engine", "openai", "--model", "scripted-openai")
 
 
+def post_with(gate, *fields):
+    """One request with exactly these authentication fields, as bytes."""
+    data = json.dumps(gate.body("x @tokens=1")).encode()
+    lines = ["POST /v1/chat/completions HTTP/1.1", "Host: gate", "Content-Type: application/json", "Content-Length: %d" % len(data), *fields]
+    with H1(gate) as c:
+        c.send(("\r\n".join(lines) + "\r\n\r\n").encode() + data)
+        return c.response()
+
+
 def test_keys(gate):
-    c = gate.client
-    b = gate.body("x @tokens=1")
-    for h in ({}, {"authorization": "Bearer tg_wrong"}, {"authorization": "Bearer "}, {"authorization": "Basic eDp5"}, {"authorization": gate.key},
-              {"authorization": "Bearer " + gate.key[:-1]}, {"authorization": "Bearer " + gate.key + "x"}, {"x-api-key": "tg_" + "0" * 40}):
-        envelope(httpx.post(gate.url + "/v1/chat/completions", json=b, headers=h, verify=gate.tls_context()), 401, "invalid_api_key")
-    for h in ({"authorization": "bearer " + gate.key}, {"authorization": "BEARER  " + gate.key}, {"x-api-key": gate.key}):
-        r = httpx.post(gate.url + "/v1/chat/completions", json=b, headers=h, verify=gate.tls_context())
-        assert r.status_code == 200, (h.keys(), r.text)
+    bad = ["Authorization: Bearer tg_wrong", "Authorization: Bearer ", "Authorization: Bearer", "Authorization:", "Authorization: Basic eDp5", "Authorization: " + gate.key,
+           "Authorization: Bearer " + gate.key[:-1], "Authorization: Bearer " + gate.key + "x", "Authorization: Bearer " + gate.key.upper(), "x-api-key: tg_" + "0" * 40,
+           "Authorization: Bearer " + "a" * 20000]
+    for field in [()] + [(f,) for f in bad]:
+        got = post_with(gate, *field)
+        envelope(got, 401, "invalid_api_key")
+        assert got[1]["www-authenticate"] == "Bearer"
+    for field in ("Authorization: Bearer " + gate.key, "authorization: bearer " + gate.key, "AUTHORIZATION: BEARER  " + gate.key, "x-api-key: " + gate.key):
+        assert post_with(gate, field)[0] == 200, field.replace(gate.key, "KEY")
 
 
 def test_a_revoked_key_is_refused_within_a_second(gate):

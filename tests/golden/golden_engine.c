@@ -1,11 +1,12 @@
 /* golden_engine.c - the engine's numbers against ground truth, on SmolLM2-135M-Instruct Q4_1.
  *
  *   golden_engine ref|cpu greedy|nll        compares with an independent implementation
- *   golden_engine cpu self                  compares with itself: every way to cut the work, bit by bit
+ *   golden_engine cpu self                  compares with itself: every way to cut the work, bit by
+ * bit
  *
- * Ground truth: $TOLLGATE_SHARED (default ../shared beside the source) /golden; its README states the
- * tolerances used here. Model: $TOLLGATE_MODEL_FILE (default ~/.cache/tollgate/...). Exits 77, with
- * the reason, when either is absent. */
+ * Ground truth: $TOLLGATE_SHARED (default ../shared beside the source) /golden; its README states
+ * the tolerances used here. Model: $TOLLGATE_MODEL_FILE (default ~/.cache/tollgate/...). Exits 77,
+ * with the reason, when either is absent. */
 #include "base/json.h"
 #include "tests/unit/drive.h"
 
@@ -21,9 +22,9 @@
 #define CHUNK_NLL 64u
 #define FILE_BYTES_MAX (64u << 20)
 
-#define REF_LOGIT_MAX 2e-3       /* largest difference of any logit */
-#define CPU_LOGIT_RMS 0.2        /* centred: eight-bit activations */
-#define CPU_MARGIN_MAX 0.4       /* a greedy id may differ only where the two best were this close */
+#define REF_LOGIT_MAX 2e-3 /* largest difference of any logit */
+#define CPU_LOGIT_RMS 0.2  /* centred: eight-bit activations */
+#define CPU_MARGIN_MAX 0.4 /* a greedy id may differ only where the two best were this close */
 #define REF_NLL 2.3433
 #define REF_NLL_SLACK 0.0005
 #define CPU_NLL_MAX 2.3480
@@ -123,8 +124,7 @@ static struct backend *open_backend(struct test *t, unsigned threads, enum backe
 {
     struct err e = {0};
     struct backend_options o = {.threads = threads, .rows_max = ROWS_MAX, .level = level};
-    struct backend *b =
-        t->ref ? backend_ref_open(t->m, &o, &e) : backend_cpu_open(t->m, &o, &e);
+    struct backend *b = t->ref ? backend_ref_open(t->m, &o, &e) : backend_cpu_open(t->m, &o, &e);
 
     if (b == NULL || !b->ops->kv_init(b, PROMPTS_MAX * DRIVE_BLOCKS_MAX, &e)) {
         fprintf(stderr, "backend: %s\n", e.text);
@@ -388,7 +388,8 @@ static void find_files(struct test *t)
     static char golden[512], model[512];
     const char *shared = getenv("TOLLGATE_SHARED"), *file = getenv("TOLLGATE_MODEL_FILE");
 
-    snprintf(golden, sizeof(golden), "%s/golden", shared != NULL ? shared : SOURCE_DIR "/../shared");
+    snprintf(golden, sizeof(golden), "%s/golden",
+             shared != NULL ? shared : SOURCE_DIR "/../shared");
     if (file != NULL) {
         snprintf(model, sizeof(model), "%s", file);
     } else {

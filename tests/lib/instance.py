@@ -373,6 +373,14 @@ class Instance:
         self.procs[name] = Proc(name, argv, self.path("log", name + ".log")).start()
         return name
 
+    def run_gateway(self, *args, timeout=20):
+        """(exit status, what it said) of a gateway that is meant to end by itself, e.g. on a bad file.
+        It ends at once and leaves its memory to the system, so leaks are not looked for."""
+        env = {**os.environ, **SANITIZERS, "ASAN_OPTIONS": SANITIZERS["ASAN_OPTIONS"] + ":detect_leaks=0"}
+        got = subprocess.run([self.bin("tollgate"), *(["--config"] if len(args) == 1 else []), *args], capture_output=True, text=True, timeout=timeout, env=env)
+        assert not REPORTS.search(got.stderr), got.stderr
+        return got.returncode, got.stdout + got.stderr
+
     def wait_ready(self, timeout=30):
         def ready():
             assert self.procs["gateway"].alive(), "the gateway ended with %s\n%s" % (self.procs["gateway"].p.returncode, self.log_text("gateway")[-3000:])

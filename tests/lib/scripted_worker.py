@@ -18,6 +18,7 @@ expected(). Words of that text give orders, wherever they stand:
 
 POST /_ctl/set {"cut": 3, "times": 2} adds orders to the next 2 requests of this worker, whatever
 they say. GET /_ctl/log?event=ID gives what is known of events, GET /_ctl/stats the counts of now.
+POST /_ctl/finish {"event": ID} lets a running answer come to its natural end.
 
 Every token is counted in a mapped file before it is sent, so the count outlives a SIGKILL:
 read_log() reads it. stdlib only; libxxhash (ctypes), when there, makes the chunk hashes that
@@ -184,6 +185,7 @@ class Worker:
         self.events = {}       # event -> slot
         self.heads = {}        # slot -> headers and body of the request, for tests that look
         self.tasks = {}        # event -> task
+        self.finish = set()    # slots that shall end now
         self.running = 0
         self.generated = 0
         self.extra, self.extra_times = {}, 0
@@ -344,12 +346,24 @@ class Worker:
             raise ConnectionResetError
         self.slot_set(slot, 3, n_end)
         self.generated += n_end
+        choice = {"index": 0, "logprobs": None, "finish_reason": None if o["nofinish"] else finish}
         text = "".join(expected(what, n_end))
-        choice = {"index": 0, "logprobs": None, "finish_reason": finish}
         choice.update({"message": {"role": "assistant", "content": text}} if chat else {"text": text})
+        data = {"id": "scripted-%d" % slot, "object": "chat.completion" if chat else "text_completion", "created": 1,
+                "model": body["model"], "choices": [choice], "usage": usage(prompt, cached, n_end)}
+        if o["inband"]:
+            data = {"error": {"message": "scripted error", "type": "server_error", "param": None, "code": 500}}
+        data = json.dumps(data, ensure_ascii=False).encode()
         self.slot_state(slot, finish)
-        self.reply(w, 200, {"id": "scripted-%d" % slot, "object": "chat.completion" if chat else "text_completion", "created": 1,
-                            "model": body["model"], "choices": [choice], "usage": usage(prompt, cached, n_end)})
+        if o["garbage"] >= 0 or o["end"] >= 0:
+            data = data[:len(data) // 2]
+        if o["cut"] >= 0:
+            self.head(w, 200, "application/json", len(data))
+            w.write(data[:len(data) // 2])
+            await flush(w)
+            w.transport.abort()
+            return False
+        self.reply(w, 200, data)
         return True
 
     async def stream(self, r, w, chat, body, what, o, slot, prompt, cached, n_end, finish, each):
@@ -390,7 +404,7 @@ class Worker:
                 return True
             if n == o["garbage"]:
                 write_chunk(w, b"data: {this is no JSON\n\n")
-            if n == n_end:
+            if n == n_end or slot in self.finish:
                 break
             if o["rate"]:
                 pause = t0 + (n + 1) / o["rate"] - time.monotonic()
@@ -405,6 +419,7 @@ class Worker:
             self.generated += 1
             w.write(event(piece(_token(seed, n - 1, o["size"])), n, each))
             await w.drain()
+        finish = "stop" if slot in self.finish else finish
         self.slot_state(slot, finish)
         if not o["nofinish"]:
             last = '{"index":0,%s,"logprobs":null,"finish_reason":"%s"}' % ('"delta":{}' if chat else '"text":""', finish)
@@ -429,6 +444,9 @@ class Worker:
             self.extra = {k: v for k, v in o.items() if k in ORDERS}
             if not self.extra:
                 self.extra_times = 0
+            self.reply(w, 200, {"ok": True})
+        elif path == "/_ctl/finish":
+            self.finish.add(self.events[json.loads(body)["event"]])
             self.reply(w, 200, {"ok": True})
         elif path == "/_ctl/stats":
             self.reply(w, 200, {"running": self.running, "generated": self.generated, "requests": self.slots, "hashes": len(self.held), "seq": self.seq})

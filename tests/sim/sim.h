@@ -42,7 +42,7 @@ struct sim_faults {
     unsigned stall;       /* an arrival is late by up to half a second */
     unsigned reset;       /* an arrival kills the connection instead */
     unsigned refuse;      /* a connect is refused */
-    unsigned blackhole;   /* a connect never ends */
+    unsigned blackhole;   /* a connect is not answered */
     unsigned accept;      /* accept finds no descriptor */
     unsigned late;        /* a turn begins late, by up to 500 us */
     unsigned file_short;  /* a file write takes only a part */

@@ -4,8 +4,8 @@
 
 #include "worker/backend.h"
 
-#define DRIVE_BLOCKS_MAX 64u     /* of a sequence: 2,048 tokens */
-#define DRIVE_SEQUENCES_MAX 16u  /* of one forward */
+#define DRIVE_BLOCKS_MAX 64u    /* of a sequence: 2,048 tokens */
+#define DRIVE_SEQUENCES_MAX 16u /* of one forward */
 #define DRIVE_BLOCK 32u
 
 struct drive_seq {

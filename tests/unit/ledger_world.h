@@ -1,4 +1,5 @@
-/* ledger_world.h - what the ledger's tests bring: a folder, an env, records, a database of their own. */
+/* ledger_world.h - what the ledger's tests bring: a folder, an env, records, a database of their
+ * own. */
 #ifndef TESTS_UNIT_LEDGER_WORLD_H
 #define TESTS_UNIT_LEDGER_WORLD_H
 
@@ -14,7 +15,7 @@
 #define WORLD_SKIP 77
 #define WORLD_DAY_US 86400000000ULL
 
-/* A fresh folder under /tmp; removed with all in it by world_remove. */
+/* A fresh folder; removed with all in it by world_remove. */
 void world_folder(char out[64]);
 void world_remove(const char *dir);
 struct env *world_env(void);

@@ -250,7 +250,8 @@ static void array_lengths_past_the_file_are_refused(void **state)
             u64(&b, counts[i]);
             refuse(&b, type == GGUF_ARRAY && counts[i] <= GGUF_ARRAY_MAX
                            ? "neither a number nor a string"
-                           : counts[i] > GGUF_ARRAY_MAX ? "at most" : "ends inside an array");
+                       : counts[i] > GGUF_ARRAY_MAX ? "at most"
+                                                    : "ends inside an array");
         }
     }
     header(&b, 0, 1);
@@ -348,7 +349,7 @@ static void offsets_outside_or_unaligned_are_refused(void **state)
         uint64_t offset;
         const char *reason;
     } table[] = {
-        {8, "not aligned to 32"},       {64, "at offset 64 of a data section of 64"},
+        {8, "not aligned to 32"},        {64, "at offset 64 of a data section of 64"},
         {96, "of a data section of 64"}, {UINT64_MAX - 31, "of a data section"},
         {UINT64_MAX, "not aligned"},
     };

@@ -57,7 +57,8 @@ static struct record sample(int type, uint64_t n)
     case RECORD_CLOSE:
         return world_close(n, n);
     case RECORD_VOID:
-        return world_void(n);
+        return (struct record){.type = RECORD_VOID,
+                               .voided = {.request = world_uuid(n), .event = world_uuid(n + 1)}};
     default:
         return (struct record){.type = RECORD_CHECKPOINT,
                                .checkpoint = {1, (int32_t)n, 202601, 1234567, 89}};

@@ -1,4 +1,5 @@
-/* test_journal_ports.c - many loops, one writer, one shipper's reader; built for the thread sanitizer. */
+/* test_journal_ports.c - many loops, one writer, one shipper's reader; built for the thread
+ * sanitizer. */
 #include "ledger_world.h"
 
 #include <pthread.h>

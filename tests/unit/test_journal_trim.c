@@ -133,6 +133,30 @@ static void a_void_request_keeps_nothing(void **state)
     folder_end(&f);
 }
 
+/* The attempt's worker never saw it: another one is tried, and its recovery needs the OPEN. */
+static void a_voided_attempt_keeps_its_requests_open(void **state)
+{
+    struct folder f;
+    struct record voided = world_void(100);
+    uint64_t i;
+
+    (void)state;
+    folder_make(&f, 6);
+    voided.voided.event = world_uuid(100);
+    put(&f, world_open(100));
+    put(&f, world_dispatch(100, 100));
+    put(&f, voided);
+    for (i = 1; i <= 10; i++) {
+        whole_request(&f, i);
+    }
+    journal_trim(f.j, f.env, 1, 10);
+    assert_int_equal(segments(&f), 6);
+    put(&f, world_void(100)); /* no other one came */
+    journal_trim(f.j, f.env, 1, 10);
+    assert_int_equal(segments(&f), 1);
+    folder_end(&f);
+}
+
 /* After a failed attempt another may come, and its recovery needs the OPEN. */
 static void a_request_between_two_attempts_keeps_its_open(void **state)
 {
@@ -189,6 +213,7 @@ int main(void)
         cmocka_unit_test(shipped_segments_go_and_others_stay),
         cmocka_unit_test(a_running_request_keeps_its_open_and_all_after_it),
         cmocka_unit_test(a_void_request_keeps_nothing),
+        cmocka_unit_test(a_voided_attempt_keeps_its_requests_open),
         cmocka_unit_test(a_request_between_two_attempts_keeps_its_open),
         cmocka_unit_test(older_lives_go_when_their_orphans_are_closed),
     };

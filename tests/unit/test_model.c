@@ -1,4 +1,5 @@
-/* test_model.c - binding of keys and tensors; misshapen and hostile models are refused with a story. */
+/* test_model.c - binding of keys and tensors; misshapen and hostile models are refused with a
+ * story. */
 #include "worker/model/model.h"
 
 #include <math.h>

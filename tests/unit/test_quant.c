@@ -1,4 +1,5 @@
-/* test_quant.c - dequantisation against another implementation's values (golden/quant_vectors.jsonl). */
+/* test_quant.c - dequantisation against another implementation's values
+ * (golden/quant_vectors.jsonl). */
 #include "worker/model/quant.h"
 
 #include <setjmp.h>
@@ -43,8 +44,8 @@ static void block_sizes_are_those_of_the_format(void **state)
 {
     static const struct {
         uint32_t type, columns, bytes;
-    } table[] = {{QUANT_F32, 1, 4},    {QUANT_F16, 1, 2},   {QUANT_BF16, 1, 2},
-                 {QUANT_Q4_0, 32, 18}, {QUANT_Q4_1, 32, 20}, {QUANT_Q5_0, 32, 22},
+    } table[] = {{QUANT_F32, 1, 4},    {QUANT_F16, 1, 2},      {QUANT_BF16, 1, 2},
+                 {QUANT_Q4_0, 32, 18}, {QUANT_Q4_1, 32, 20},   {QUANT_Q5_0, 32, 22},
                  {QUANT_Q8_0, 32, 34}, {QUANT_Q4_K, 256, 144}, {QUANT_Q6_K, 256, 210}};
     unsigned known = 0;
 
@@ -64,8 +65,8 @@ static void bf16_rounds_to_nearest_even(void **state)
 {
     (void)state;
     assert_int_equal(quant_to_bf16(1.0f), 0x3F80);
-    assert_int_equal(quant_to_bf16(1.0f + 0x1p-8f), 0x3F80);          /* tie: down to even */
-    assert_int_equal(quant_to_bf16(1.0f + 3 * 0x1p-8f), 0x3F82);      /* tie: up to even */
+    assert_int_equal(quant_to_bf16(1.0f + 0x1p-8f), 0x3F80);     /* tie: down to even */
+    assert_int_equal(quant_to_bf16(1.0f + 3 * 0x1p-8f), 0x3F82); /* tie: up to even */
     assert_int_equal(quant_to_bf16(1.0f + 0x1p-8f + 0x1p-20f), 0x3F81);
     assert_int_equal(quant_to_bf16(-2.5f), 0xC020);
     assert_true(quant_bf16(0x3F82) == 1.0f + 0x1p-6f);
@@ -87,11 +88,21 @@ static void f16_rounds_to_nearest_even(void **state)
         float f;
         uint16_t h;
     } table[] = {
-        {1.0f, 0x3C00},           {-2.0f, 0xC000},           {65504.0f, 0x7BFF},
-        {65519.9f, 0x7BFF},       {65520.0f, 0x7C00},        {-1e9f, 0xFC00},
-        {1 + 0x1p-11f, 0x3C00},   {1 + 3 * 0x1p-11f, 0x3C02}, {1 + 0x1.01p-11f, 0x3C01},
-        {0x1p-14f, 0x0400},       {0x1p-24f, 0x0001},        {0x1p-25f, 0x0000},
-        {0x1.8p-24f, 0x0002},     {0x1.01p-25f, 0x0001},     {0x1.ffcp-15f, 0x0400},
+        {1.0f, 0x3C00},
+        {-2.0f, 0xC000},
+        {65504.0f, 0x7BFF},
+        {65519.9f, 0x7BFF},
+        {65520.0f, 0x7C00},
+        {-1e9f, 0xFC00},
+        {1 + 0x1p-11f, 0x3C00},
+        {1 + 3 * 0x1p-11f, 0x3C02},
+        {1 + 0x1.01p-11f, 0x3C01},
+        {0x1p-14f, 0x0400},
+        {0x1p-24f, 0x0001},
+        {0x1p-25f, 0x0000},
+        {0x1.8p-24f, 0x0002},
+        {0x1.01p-25f, 0x0001},
+        {0x1.ffcp-15f, 0x0400},
     };
 
     (void)state;

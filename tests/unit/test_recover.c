@@ -60,8 +60,7 @@ static size_t orphans_expected(const struct record *r, size_t n, struct uuid out
         bool closed = r[i].type != RECORD_DISPATCH;
 
         for (k = i + 1; k < n && !closed; k++) {
-            closed = r[k].type == RECORD_CLOSE &&
-                     uuid_eq(r[k].close.event, r[i].dispatch.event);
+            closed = r[k].type == RECORD_CLOSE && uuid_eq(r[k].close.event, r[i].dispatch.event);
         }
         if (!closed) {
             out[count++] = r[i].dispatch.event;
@@ -86,8 +85,8 @@ static void assert_recovered(struct env *env, const char *dir, const struct reco
     for (i = 0; i < count; i++) {
         assert_true(uuid_eq(out.orphans[i].dispatch.r.dispatch.event, expected[i]));
         assert_int_equal(out.orphans[i].open.r.type, RECORD_OPEN);
-        assert_true(str_eq(out.orphans[i].dispatch.r.dispatch.worker_url,
-                           STR("http://127.0.0.1:9000")));
+        assert_true(
+            str_eq(out.orphans[i].dispatch.r.dispatch.worker_url, STR("http://127.0.0.1:9000")));
     }
     recover_free(&out);
 }
@@ -281,6 +280,41 @@ static void a_second_attempt_is_an_orphan_with_the_requests_open(void **state)
     world_remove(dir);
 }
 
+static struct record voided_attempt(uint64_t request, uint64_t event)
+{
+    struct record r = world_void(request);
+
+    r.voided.event = world_uuid(event);
+    return r;
+}
+
+static void a_voided_attempt_is_no_orphan_and_its_request_void(void **state)
+{
+    const struct record r[] = {world_open(1),         world_dispatch(1, 1), voided_attempt(1, 1),
+                               world_open(2),         world_dispatch(2, 2), voided_attempt(2, 2),
+                               world_dispatch(2, 22), world_open(3),        world_dispatch(3, 3),
+                               voided_attempt(3, 33), world_open(4),        world_dispatch(4, 4),
+                               voided_attempt(4, 4),  world_void(4)};
+    struct env *env = world_env();
+    struct recovered out;
+    struct err e = {0};
+    char dir[64];
+
+    (void)state;
+    world_folder(dir);
+    lives(env, dir, r, ARRAY_LEN(r));
+    assert_true(recover_read(env, dir, 2, &out, &e));
+    assert_int_equal(out.voids, 1); /* of 1; 4 is void in the journal already */
+    assert_int_equal(out.n_orphans, 2);
+    assert_true(uuid_eq(out.orphans[0].dispatch.r.dispatch.event, world_uuid(22)));
+    assert_int_equal(out.orphans[0].open.r.open.tenant_id, 3);
+    /* The void of another event says nothing of this one. */
+    assert_true(uuid_eq(out.orphans[1].dispatch.r.dispatch.event, world_uuid(3)));
+    recover_free(&out);
+    os_env_free(env);
+    world_remove(dir);
+}
+
 struct rows_seen {
     int n;
     int64_t cost;
@@ -326,8 +360,11 @@ static struct orphan orphan_of(void)
 
 static void the_row_of_an_orphan_bills_what_is_known(void **state)
 {
-    static const struct price p = {.in_pusd = 100, .cached_pusd = 10, .out_pusd = 200,
-                                   .list_in_pusd = 100, .list_out_pusd = 200};
+    static const struct price p = {.in_pusd = 100,
+                                   .cached_pusd = 10,
+                                   .out_pusd = 200,
+                                   .list_in_pusd = 100,
+                                   .list_out_pusd = 200};
     struct orphan o = orphan_of();
     struct entry row;
 
@@ -380,6 +417,7 @@ int main(void)
         cmocka_unit_test(a_missing_segment_is_damage),
         cmocka_unit_test(an_orphan_lives_until_a_later_life_closes_it),
         cmocka_unit_test(a_second_attempt_is_an_orphan_with_the_requests_open),
+        cmocka_unit_test(a_voided_attempt_is_no_orphan_and_its_request_void),
         cmocka_unit_test(rows_after_a_watermark_are_told_once),
         cmocka_unit_test(the_row_of_an_orphan_bills_what_is_known),
         cmocka_unit_test(an_orphan_that_gave_nothing_costs_nothing),

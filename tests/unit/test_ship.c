@@ -27,8 +27,7 @@ static int dice(struct model *m)
     return (int)((m->seed >> 16) % 100);
 }
 
-static bool model_cursor(void *ctx, int32_t gateway_id, int32_t epoch, int64_t *last,
-                         struct err *e)
+static bool model_cursor(void *ctx, int32_t gateway_id, int32_t epoch, int64_t *last, struct err *e)
 {
     struct model *m = ctx;
 

@@ -17,12 +17,13 @@
 
 static const char *const control_tokens[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
 
-/* In the spelling of the GPT-2 byte alphabet: "\xC4\xA0" is a space. */
+/* In the spelling of the GPT-2 byte alphabet: "\304\240" is a space. */
 static const char *const merges[] = {
-    "\xC4\xA0 t", "\xC4\xA0 a", "i n", "h e", "r e", "o n", "\xC4\xA0t he", "e r", "\xC4\xA0 s",
-    "a t", "\xC4\xA0 w", "o u", "\xC4\xA0 c", "n d", "i s", "o r", "e n", "\xC4\xA0 b", "in g",
-    "\xC4\xA0 f", "e s", "l l", "\xC4\xA0 o", "\xC4\xA0" "a nd", "u s", "s er", "us er", "a s", "as s",
-    "t h",
+    "\304\240 t",   "\304\240 a", "i n",        "h e", "r e",        "o n",
+    "\304\240t he", "e r",        "\304\240 s", "a t", "\304\240 w", "o u",
+    "\304\240 c",   "n d",        "i s",        "o r", "e n",        "\304\240 b",
+    "in g",         "\304\240 f", "e s",        "l l", "\304\240 o", "\304\240a nd",
+    "u s",          "s er",       "us er",      "a s", "as s",       "t h",
 };
 
 #define VOCAB (ARRAY_LEN(control_tokens) + 256u + ARRAY_LEN(merges))

@@ -12,10 +12,11 @@
 
 struct tiny_options {
     uint64_t seed;
-    uint32_t matrix_type; /* enum quant_type of the layer matrices: Q4_0 Q4_1 Q5_0 Q8_0 F16 BF16 F32 */
-    uint32_t embed_type;  /* Q8_0 or F32, as above */
-    bool qwen2;           /* architecture qwen2: biases on q, k, v; rotary halves */
-    bool untied;          /* has an output.weight */
+    uint32_t
+        matrix_type; /* enum quant_type of the layer matrices: Q4_0 Q4_1 Q5_0 Q8_0 F16 BF16 F32 */
+    uint32_t embed_type; /* Q8_0 or F32, as above */
+    bool qwen2;          /* architecture qwen2: biases on q, k, v; rotary halves */
+    bool untied;         /* has an output.weight */
 };
 
 /* Appends the file's bytes; b must have room for TINY_MODEL_BYTES_MAX. */

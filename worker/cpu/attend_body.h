@@ -1,10 +1,12 @@
-/* attend_body.h - attention over the stored bf16 KV, written once over sixteen lanes and included by
- * each level's file after lanes_body.h.
+/* attend_body.h - attention over the stored bf16 KV, written once over sixteen lanes and included
+ * by each level's file after lanes_body.h.
  *
- * A call owns up to a few dozen queries (heads of consecutive rows that share a KV head). Each tile of
- * 32 keys is widened to float32 once, then four queries at a time walk it: eight independent sums
- * of scores, then sixteen of values, enough to hide the latency of fma. What a query computes depends
- * on its own row and the keys up to its position alone, never on the others beside it. */
+ * A call owns up to a few dozen queries (heads of consecutive rows that share a KV head). Four of
+ * them at a time walk a tile of 32 keys: eight independent sums of scores, then sixteen of values,
+ * enough to hide the latency of fma. A tile that more than four queries read is widened to float32
+ * first (prefill); else it is widened in registers on the way (decode: a third less time). What a
+ * query computes depends on its own row and the keys up to its position alone, never on the others
+ * beside it. */
 #ifndef WORKER_CPU_ATTEND_BODY_H
 #define WORKER_CPU_ATTEND_BODY_H
 
@@ -13,18 +15,20 @@
 
 struct attend_state {
     const struct attend_call *call;
-    float *key;   /* [head_dim][32] float32 of the tile */
-    float *value; /* [32][head_dim] */
-    float *acc;   /* [queries][head_dim] */
-    float *sum;   /* [queries][16] lane sums of weights */
-    float *top;   /* [queries][16] the running maximum, in every lane */
+    const uint16_t *page; /* the tile as stored: keys [head_dim][32] */
+    const uint16_t *next; /* the page after it: fetched on the way, for no hardware crosses pages */
+    float *key;           /* the same in float32, when wide */
+    float *value;         /* [32][head_dim] */
+    float *acc;           /* [queries][head_dim] */
+    float *sum;           /* [queries][16] lane sums of weights */
+    float *top;           /* [queries][16] the running maximum, in every lane */
 };
 
 /* Queries of one step through a tile. */
 struct attend_group {
-    uint32_t first;                 /* index of the first query */
-    uint32_t keys[ATTEND_QUERIES];  /* keys of the tile that the query sees, 1 .. 32 */
-    lanes fix[ATTEND_QUERIES];      /* correction of what was summed before */
+    uint32_t first;                /* index of the first query */
+    uint32_t keys[ATTEND_QUERIES]; /* keys of the tile that the query sees, 1 .. 32 */
+    lanes fix[ATTEND_QUERIES];     /* correction of what was summed before */
     float weight[ATTEND_QUERIES][KERNEL_TILE];
 };
 
@@ -33,8 +37,18 @@ LANE_FN size_t attend_at(const struct attend_call *c, uint32_t query)
     return (size_t)(query / c->heads) * c->stride + (size_t)(query % c->heads) * c->head_dim;
 }
 
+LANE_FN lanes attend_key(const struct attend_state *s, const bool wide, uint32_t at)
+{
+    return wide ? lanes_load(s->key + at) : lanes_bf16(s->page + at);
+}
+
+LANE_FN lanes attend_value(const struct attend_state *s, const bool wide, uint32_t at)
+{
+    return wide ? lanes_load(s->value + at) : lanes_bf16(s->page + s->call->value_offset + at);
+}
+
 LANE_FN void attend_scores(const struct attend_state *s, const struct attend_group *g,
-                           const unsigned n, lanes score[][2])
+                           const bool wide, const unsigned n, lanes score[][2])
 {
     const struct attend_call *c = s->call;
     const float *q[ATTEND_QUERIES];
@@ -44,8 +58,11 @@ LANE_FN void attend_scores(const struct attend_state *s, const struct attend_gro
         score[i][0] = score[i][1] = lanes_set(0);
     }
     for (uint32_t column = 0; column < c->head_dim; column++) {
-        lanes k0 = lanes_load(s->key + column * KERNEL_TILE);
-        lanes k1 = lanes_load(s->key + column * KERNEL_TILE + KERNEL_LANES);
+        lanes k0 = attend_key(s, wide, column * KERNEL_TILE);
+        lanes k1 = attend_key(s, wide, column * KERNEL_TILE + KERNEL_LANES);
+        if (!wide) {
+            __builtin_prefetch(s->next + column * KERNEL_TILE);
+        }
         for (unsigned i = 0; i < n; i++) {
             lanes v = lanes_set(q[i][column]);
             score[i][0] = lanes_fma(k0, v, score[i][0]);
@@ -80,7 +97,7 @@ LANE_FN void attend_weights(const struct attend_state *s, struct attend_group *g
 /* Value columns at .. at + 16 m of n queries. Keys that all see go together, the rest one by one:
  * a key past a query's position is not even multiplied by zero, for it may be no number. */
 LANE_FN void attend_values(const struct attend_state *s, const struct attend_group *g,
-                           const unsigned n, uint32_t at, const unsigned m)
+                           const bool wide, const unsigned n, uint32_t at, const unsigned m)
 {
     uint32_t dim = s->call->head_dim, common = g->keys[0];
     lanes acc[ATTEND_QUERIES][ATTEND_VECTORS];
@@ -93,8 +110,12 @@ LANE_FN void attend_values(const struct attend_state *s, const struct attend_gro
         }
     }
     for (uint32_t key = 0; key < common; key++) {
+        if (!wide) {
+            __builtin_prefetch(s->next + s->call->value_offset + key * dim + at);
+            __builtin_prefetch(s->next + s->call->value_offset + key * dim + at + 32);
+        }
         for (unsigned j = 0; j < m; j++) {
-            lanes v = lanes_load(s->value + key * dim + at + j * KERNEL_LANES);
+            lanes v = attend_value(s, wide, key * dim + at + j * KERNEL_LANES);
             for (unsigned i = 0; i < n; i++) {
                 acc[i][j] = lanes_fma(lanes_set(g->weight[i][key]), v, acc[i][j]);
             }
@@ -103,7 +124,7 @@ LANE_FN void attend_values(const struct attend_state *s, const struct attend_gro
     for (unsigned i = 0; i < n; i++) {
         for (uint32_t key = common; key < g->keys[i]; key++) {
             for (unsigned j = 0; j < m; j++) {
-                lanes v = lanes_load(s->value + key * dim + at + j * KERNEL_LANES);
+                lanes v = attend_value(s, wide, key * dim + at + j * KERNEL_LANES);
                 acc[i][j] = lanes_fma(lanes_set(g->weight[i][key]), v, acc[i][j]);
             }
         }
@@ -113,18 +134,19 @@ LANE_FN void attend_values(const struct attend_state *s, const struct attend_gro
     }
 }
 
-LANE_FN void attend_step(const struct attend_state *s, struct attend_group *g, const unsigned n)
+LANE_FN void attend_step(const struct attend_state *s, struct attend_group *g, const bool wide,
+                         const unsigned n)
 {
     lanes score[ATTEND_QUERIES][2];
     uint32_t at = 0, dim = s->call->head_dim;
 
-    attend_scores(s, g, n, score);
+    attend_scores(s, g, wide, n, score);
     attend_weights(s, g, n, score);
     for (; at + ATTEND_VECTORS * KERNEL_LANES <= dim; at += ATTEND_VECTORS * KERNEL_LANES) {
-        attend_values(s, g, n, at, ATTEND_VECTORS);
+        attend_values(s, g, wide, n, at, ATTEND_VECTORS);
     }
     for (; at < dim; at += KERNEL_LANES) {
-        attend_values(s, g, n, at, 1);
+        attend_values(s, g, wide, n, at, 1);
     }
 }
 
@@ -136,7 +158,7 @@ static void attend_widen(const uint16_t *from, float *to, uint32_t n)
 }
 
 /* All queries that see keys of the tile that begins at position `base`. */
-static void attend_tile(const struct attend_state *s, uint32_t base)
+LANE_FN void attend_tile(const struct attend_state *s, const bool wide, uint32_t base)
 {
     const struct attend_call *c = s->call;
     uint32_t queries = c->rows * c->heads;
@@ -151,18 +173,32 @@ static void attend_tile(const struct attend_state *s, uint32_t base)
         }
         switch (n) {
         case 1:
-            attend_step(s, &g, 1);
+            attend_step(s, &g, wide, 1);
             break;
         case 2:
-            attend_step(s, &g, 2);
+            attend_step(s, &g, wide, 2);
             break;
         case 3:
-            attend_step(s, &g, 3);
+            attend_step(s, &g, wide, 3);
             break;
         default:
-            attend_step(s, &g, ATTEND_QUERIES);
+            attend_step(s, &g, wide, ATTEND_QUERIES);
         }
     }
+}
+
+static void attend_wide_tile(const struct attend_state *s, uint32_t base)
+{
+    uint32_t n = KERNEL_TILE * s->call->head_dim;
+
+    attend_widen(s->page, s->key, n);
+    attend_widen(s->page + s->call->value_offset, s->value, n);
+    attend_tile(s, true, base);
+}
+
+static void attend_stored_tile(const struct attend_state *s, uint32_t base)
+{
+    attend_tile(s, false, base);
 }
 
 static void level_attend(const struct attend_call *c)
@@ -180,10 +216,14 @@ static void level_attend(const struct attend_call *c)
         lanes_store(s.top + i * KERNEL_LANES, lanes_set(SCORE_NONE));
     }
     for (uint32_t base = 0; base < keys; base += KERNEL_TILE) {
-        const uint16_t *page = c->kv + c->table[base / KERNEL_TILE] * c->block_stride;
-        attend_widen(page, s.key, KERNEL_TILE * dim);
-        attend_widen(page + c->value_offset, s.value, KERNEL_TILE * dim);
-        attend_tile(&s, base);
+        uint32_t after = base + KERNEL_TILE < keys ? base + KERNEL_TILE : base;
+        s.page = c->kv + c->table[base / KERNEL_TILE] * c->block_stride;
+        s.next = c->kv + c->table[after / KERNEL_TILE] * c->block_stride;
+        if (queries > ATTEND_QUERIES) {
+            attend_wide_tile(&s, base);
+        } else {
+            attend_stored_tile(&s, base);
+        }
     }
     for (uint32_t i = 0; i < queries; i++) {
         lanes sum = lanes_set(lanes_sum(lanes_load(s.sum + (size_t)i * KERNEL_LANES)));

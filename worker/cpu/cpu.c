@@ -1,7 +1,7 @@
 /* cpu.c - the cpu backend: packed weights, bf16 KV pages, one pool. The pass itself: step.c.
  *
- * Policy `exact`: the bits of every logit are the same for any batch, chunk, cache hit, thread count
- * and level (kernels.h states the order of all sums). */
+ * Policy `exact`: the bits of every logit are the same for any batch, chunk, cache hit, thread
+ * count and level (kernels.h states the order of all sums). */
 #include "worker/cpu/cpu.h"
 
 #include "worker/model/quant.h"
@@ -11,9 +11,9 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define PACK_PAD 4096u     /* kernels prefetch past the end of the last group */
-#define PEAK_ROUNDS 3u     /* best of: a measurement at start, not a benchmark */
-#define PEAK_CALLS 2000u   /* kernel calls a thread in the arithmetic round: some milliseconds */
+#define PACK_PAD 4096u   /* kernels prefetch past the end of the last group */
+#define PEAK_ROUNDS 3u   /* best of: a measurement at start, not a benchmark */
+#define PEAK_CALLS 2000u /* kernel calls a thread in the arithmetic round: some milliseconds */
 
 /* Zero pages, in huge pages where the system has them. */
 static void *map_bytes(size_t bytes)
@@ -221,8 +221,8 @@ static void cpu_close(struct backend *base)
     if (c->packed != NULL) {
         munmap(c->packed, c->packed_bytes);
     }
-    void *const owned[] = {c->layer, c->norms, c->rope, c->x, c->qkv, c->row_position,
-                           c->row_sequence, c->unit, c->next_unit};
+    void *const owned[] = {c->layer,        c->norms,        c->rope, c->x,        c->qkv,
+                           c->row_position, c->row_sequence, c->unit, c->next_unit};
     for (size_t i = 0; i < ARRAY_LEN(owned); i++) {
         free(owned[i]);
     }

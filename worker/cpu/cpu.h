@@ -9,9 +9,9 @@
 
 #include <stdatomic.h>
 
-#define CPU_ROWS_AT_ONCE 128u    /* activation rows of one kernel call: outputs stay in L1/L2 */
-#define CPU_ATTEND_ROWS 16u      /* rows of one attention unit: shares the widening of a tile */
-#define CPU_ATTEND_QUERIES 48u   /* queries of one unit, unless one row alone has more */
+#define CPU_ROWS_AT_ONCE 128u  /* activation rows of one kernel call: outputs stay in L1/L2 */
+#define CPU_ATTEND_ROWS 16u    /* rows of one attention unit: shares the widening of a tile */
+#define CPU_ATTEND_QUERIES 48u /* queries of one unit, unless one row alone has more */
 
 struct cpu_layer {
     struct packed q, k, v, o, gate, up, down;
@@ -19,14 +19,16 @@ struct cpu_layer {
 
 /* What one thread owns while a step runs. */
 struct cpu_thread {
-    struct act own;  /* one row of d columns: a step of one row needs no barrier for it */
-    float *row;      /* [d] a normalised row */
-    float *gate, *up;/* [CPU_ROWS_AT_ONCE][32] */
-    float *tail;     /* [CPU_ROWS_AT_ONCE][16] the head's last group when the vocabulary is no multiple */
-    float *attend;   /* kernel_attend_scratch */
+    struct act own;   /* one row of d columns: a step of one row needs no barrier for it */
+    float *row;       /* [d] a normalised row */
+    float *gate, *up; /* [CPU_ROWS_AT_ONCE][32] */
+    float
+        *tail; /* [CPU_ROWS_AT_ONCE][16] the head's last group when the vocabulary is no multiple */
+    float *attend; /* kernel_attend_scratch */
 };
 
-/* Heads first .. first + heads - 1 (on one KV head) of `rows` rows of a sequence, from its row `row`. */
+/* Heads first .. first + heads - 1 (on one KV head) of `rows` rows of a sequence, from its row
+ * `row`. */
 struct cpu_unit {
     uint32_t sequence, row, rows, head, heads;
 };
@@ -41,21 +43,21 @@ struct cpu {
     uint32_t q_size, kv_size, qkv_size; /* heads * head_dim, kv_heads * head_dim, q + 2 kv */
     uint8_t *packed;                    /* one mapping of packed_bytes: all matrices */
     size_t packed_bytes;
-    struct cpu_layer *layer;            /* [layers] */
+    struct cpu_layer *layer; /* [layers] */
     struct packed head;
-    float *norms;                       /* [2 layers + 1][d]: attn, ffn of each layer; output */
-    float *rope;                        /* [context][head_dim/2][2] */
-    uint16_t *kv;                       /* bf16 pages [block][layer][key value][kv_heads][32 * head_dim] */
+    float *norms; /* [2 layers + 1][d]: attn, ffn of each layer; output */
+    float *rope;  /* [context][head_dim/2][2] */
+    uint16_t *kv; /* bf16 pages [block][layer][key value][kv_heads][32 * head_dim] */
     size_t kv_bytes;
     uint32_t blocks;
-    float *x;                           /* [rows_max][d] residual stream */
-    float *qkv;                         /* [rows_max][qkv_size]; q becomes the attention's result */
-    struct act act_d, act_q, act_ff;    /* [rows_max] of d, q_size, ff columns */
-    struct cpu_thread *thread;          /* [threads] */
+    float *x;                        /* [rows_max][d] residual stream */
+    float *qkv;                      /* [rows_max][qkv_size]; q becomes the attention's result */
+    struct act act_d, act_q, act_ff; /* [rows_max] of d, q_size, ff columns */
+    struct cpu_thread *thread;       /* [threads] */
     uint32_t *row_position, *row_sequence; /* [rows_max] of the step under way */
     struct cpu_unit *unit;                 /* [rows_max * heads] */
     uint32_t units;
-    _Atomic uint32_t *next_unit;           /* [layers] units not taken yet */
+    _Atomic uint32_t *next_unit; /* [layers] units not taken yet */
     char text[96];
 };
 

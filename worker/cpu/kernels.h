@@ -14,20 +14,21 @@
 #include "base/base.h"
 
 #define KERNEL_LANES 16u
-#define KERNEL_BLOCK 32u       /* columns that share a scale */
-#define KERNEL_TILE 32u        /* keys of one attention tile = tokens of a KV block */
+#define KERNEL_BLOCK 32u /* columns that share a scale */
+#define KERNEL_TILE 32u  /* keys of one attention tile = tokens of a KV block */
 #define KERNEL_HEAD_DIM_MAX 256u
 
 /* Packed weights: groups of 16 rows, each group the blocks of 32 columns ascending.
- * Four bits: 4 x 64 bytes; byte 4r + i of vector j holds column 4j + i of row r in the low nibble and
- *   column 16 + 4j + i in the high one; then 16 fp16 scales d, 16 fp16 minima m: value = q d + m.
+ * Four bits: 4 x 64 bytes; byte 4r + i of vector j holds column 4j + i of row r in the low nibble
+ * and column 16 + 4j + i in the high one; then 16 fp16 scales d, 16 fp16 minima m: value = q d + m.
  * Eight bits: 8 x 64 bytes; byte 4r + i of vector j holds 128 + the int8 of column 4j + i of row r;
  *   then 16 fp16 scales. */
 enum pack_form { PACK_4 = 1, PACK_8 };
 #define PACK_4_BYTES 320u
 #define PACK_8_BYTES 544u
 
-/* Activations in int8 [rows][columns], with per block of 32: scale d, s = d * sum, c = -128 * sum. */
+/* Activations in int8 [rows][columns], with per block of 32: scale d, s = d * sum, c = -128 * sum.
+ */
 struct act {
     int8_t *q;
     float *d, *s; /* [rows][columns / 32] */
@@ -50,10 +51,10 @@ struct gemm_call {
 
 /* Some query heads of consecutive rows of one sequence against the KV head they share. */
 struct attend_call {
-    const uint16_t *kv;      /* bf16; key page of block b at kv + b * block_stride: [head_dim][32] */
-    size_t block_stride;     /* in elements */
-    size_t value_offset;     /* from a key page to its value page [32][head_dim] */
-    const uint32_t *table;   /* block ids of the sequence */
+    const uint16_t *kv;    /* bf16; key page of block b at kv + b * block_stride: [head_dim][32] */
+    size_t block_stride;   /* in elements */
+    size_t value_offset;   /* from a key page to its value page [32][head_dim] */
+    const uint32_t *table; /* block ids of the sequence */
     uint32_t first_position; /* of the first row */
     uint32_t rows, heads;
     uint32_t head_dim;

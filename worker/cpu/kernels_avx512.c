@@ -1,15 +1,16 @@
 /* kernels_avx512.c - the arithmetic of kernels.h for AVX-512 with VNNI.
  *
- * vpdpbusd multiplies unsigned weights with signed activations: four-bit weights are unsigned as they
- * are, eight-bit ones carry 128 too much, which starting from c = -128 * sum takes back.
- * The weights of a block are unpacked once for a tile of up to 12 activation rows; each row's
- * products go through one chain of eight vpdpbusd, and the chains of the tile overlap. */
+ * vpdpbusd multiplies unsigned weights with signed activations: four-bit weights are unsigned as
+ * they are, eight-bit ones carry 128 too much, which starting from c = -128 * sum takes back. The
+ * weights of a block are unpacked once for a tile of up to 12 activation rows; each row's products
+ * go through one chain of eight vpdpbusd, and the chains of the tile overlap. */
 #include "worker/cpu/lanes_avx512.h"
 
 #include "worker/cpu/lanes_body.h"
 #include "worker/cpu/attend_body.h"
 
-#define PREFETCH 2048 /* bytes ahead in the weight stream, past what the hardware does by itself */
+#define PREFETCH 2048 /* bytes ahead in the weight stream, past what the hardware does by itself   \
+                       */
 #define TILE_MAX 12u
 
 LANE_FN __m512 load_scales(const uint8_t *p)
@@ -99,7 +100,8 @@ LANE_FN void tile8(const struct gemm_call *c, uint32_t at, const unsigned n)
         __m512 d = load_scales(w + 512);
         for (unsigned t = 0; t < n; t++) {
             size_t at_block = (row + t) * blocks + b;
-            __m512i dot = dot_block(v, a->q + at_block * KERNEL_BLOCK, _mm512_set1_epi32(a->c[at_block]));
+            __m512i dot =
+                dot_block(v, a->q + at_block * KERNEL_BLOCK, _mm512_set1_epi32(a->c[at_block]));
             __m512 scale = _mm512_mul_ps(d, _mm512_set1_ps(a->d[at_block]));
             acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, acc[t]);
         }

@@ -1,5 +1,5 @@
-/* lanes_body.h - the float kernels, written once over sixteen lanes and included by each level's file
- * after its lanes_*.h. No operation here may be contracted or reordered: see kernels.h. */
+/* lanes_body.h - the float kernels, written once over sixteen lanes and included by each level's
+ * file after its lanes_*.h. No operation here may be contracted or reordered: see kernels.h. */
 #ifndef WORKER_CPU_LANES_BODY_H
 #define WORKER_CPU_LANES_BODY_H
 
@@ -11,8 +11,13 @@
 /* e^x for x clamped to [-86, 86]; about 1 ulp. x = n ln 2 + r; polynomial of Cephes' expf. */
 LANE_FN lanes lanes_exp(lanes x)
 {
-    static const float c[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f,
-                              1.6666665459e-1f, 5.0000001201e-1f, 1.0f, 1.0f};
+    static const float c[] = {1.3981999507e-3f,
+                              8.3334519073e-3f,
+                              4.1665795894e-2f,
+                              1.6666665459e-1f,
+                              5.0000001201e-1f,
+                              1.0f,
+                              1.0f};
     x = lanes_min(lanes_max(x, lanes_set(-86.0f)), lanes_set(86.0f));
     lanes biased = lanes_add(lanes_mul(x, lanes_set(1.44269504f)), lanes_set(ROUND_MAGIC));
     lanes n = lanes_sub(biased, lanes_set(ROUND_MAGIC));

@@ -1,4 +1,5 @@
-/* lanes_portable.h - sixteen float lanes in plain C; also what lanes_avx2.h and lanes_avx512.h mean. */
+/* lanes_portable.h - sixteen float lanes in plain C; also what lanes_avx2.h and lanes_avx512.h
+ * mean. */
 #ifndef WORKER_CPU_LANES_PORTABLE_H
 #define WORKER_CPU_LANES_PORTABLE_H
 

@@ -1,6 +1,10 @@
 /* level.c - which kernels this CPU can run. */
 #include "worker/cpu/cpu.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 static const char *const names[] = {
     [BACKEND_LEVEL_BEST] = "best",
     [BACKEND_LEVEL_PORTABLE] = "portable",
@@ -25,6 +29,17 @@ const char *backend_level_name(enum backend_level level)
     return names[level];
 }
 
+#if defined(__x86_64__)
+/* Half-precision loads; the compilers' probe does not agree on the feature's name. Its registers
+ * are AVX's, which the AVX2 probe asks for. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 /* NULL: not on this CPU. The compiler's probe also asks whether the system saves the registers. */
 static const struct kernels *available(enum backend_level level)
 {
@@ -36,8 +51,7 @@ static const struct kernels *available(enum backend_level level)
         return has ? &kernels_avx512 : NULL;
     }
     if (level == BACKEND_LEVEL_AVX2) {
-        bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                   __builtin_cpu_supports("f16c");
+        bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
         return has ? &kernels_avx2 : NULL;
     }
 #endif
@@ -51,7 +65,8 @@ const struct kernels *cpu_level_kernels(enum backend_level level, struct err *e)
     if (level != BACKEND_LEVEL_BEST) {
         k = available(level);
         if (k == NULL) {
-            err_set(e, ERR_UNSUPPORTED, "this CPU cannot run level \"%s\"", backend_level_name(level));
+            err_set(e, ERR_UNSUPPORTED, "this CPU cannot run level \"%s\"",
+                    backend_level_name(level));
         }
         return k;
     }

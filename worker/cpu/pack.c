@@ -142,7 +142,8 @@ bool pack_groups(const struct weight *w, const struct packed *p, uint8_t *data, 
                  uint32_t end)
 {
     uint32_t blocks = w->columns / KERNEL_BLOCK;
-    size_t row_bytes = (size_t)(w->columns / quant_block_columns(w->type)) * quant_block_bytes(w->type);
+    size_t row_bytes =
+        (size_t)(w->columns / quant_block_columns(w->type)) * quant_block_bytes(w->type);
     size_t block_bytes = p->group_bytes / blocks;
     bool whole = true, floats = w->type == QUANT_Q6_K || quant_block_columns(w->type) == 1;
     float *wide = floats ? mem_new(w->columns * sizeof(*wide)) : NULL;

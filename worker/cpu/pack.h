@@ -1,8 +1,8 @@
 /* pack.h - repacks a weight matrix into the groups of kernels.h.
  *
- * Q4_0, Q4_1 and Q4_K keep their four bits (Q4_K's products of scales are rounded to fp16), Q5_0 and
- * Q8_0 become eight bits unchanged; Q6_K, F16, BF16 and F32 are rounded to eight bits per 32 columns.
- * Rows past the last are zero, up to a multiple of 16. */
+ * Q4_0, Q4_1 and Q4_K keep their four bits (Q4_K's products of scales are rounded to fp16), Q5_0
+ * and Q8_0 become eight bits unchanged; Q6_K, F16, BF16 and F32 are rounded to eight bits per 32
+ * columns. Rows past the last are zero, up to a multiple of 16. */
 #ifndef WORKER_CPU_PACK_H
 #define WORKER_CPU_PACK_H
 
@@ -23,7 +23,8 @@ static inline size_t pack_bytes(const struct packed *p)
 {
     return p->groups * p->group_bytes;
 }
-/* Writes groups first .. end - 1 to where they belong in `data`. false: a scale does not fit fp16. */
+/* Writes groups first .. end - 1 to where they belong in `data`. false: a scale does not fit fp16.
+ */
 MUST_USE bool pack_groups(const struct weight *w, const struct packed *p, uint8_t *data,
                           uint32_t first, uint32_t end);
 

@@ -1,6 +1,6 @@
 /* pool.c - see pool.h. A gate is a generation counter: one a helper (a run begins) and one for all
- * (a barrier closes). A waiter that falls asleep says so first, so that whoever advances the counter
- * can skip the system call when nobody sleeps. */
+ * (a barrier closes). A waiter that falls asleep says so first, so that whoever advances the
+ * counter can skip the system call when nobody sleeps. */
 #include "worker/cpu/pool.h"
 
 #include <errno.h>

@@ -16,22 +16,23 @@
 #define ROWS_AT_ONCE 16u /* of a matrix, dequantised and then multiplied with every token */
 
 struct ref {
-    struct backend base; /* first */
+    struct backend base;   /* first */
     const struct model *m; /* borrowed */
     uint32_t rows_max, blocks;
     uint32_t q_size, kv_size; /* heads * head_dim, kv_heads * head_dim */
     float *kv;
-    float *rope;                   /* [context][head_dim/2][2] */
-    float *x, *h;                  /* [rows_max][d] */
-    float *q, *att;                /* [rows_max][q_size] */
-    float *k, *v;                  /* [rows_max][kv_size] */
-    float *gate, *up;              /* [rows_max][ff] */
-    float *wide;                   /* [ROWS_AT_ONCE][widest matrix] dequantised rows */
-    float *score;                  /* [context] */
+    float *rope;      /* [context][head_dim/2][2] */
+    float *x, *h;     /* [rows_max][d] */
+    float *q, *att;   /* [rows_max][q_size] */
+    float *k, *v;     /* [rows_max][kv_size] */
+    float *gate, *up; /* [rows_max][ff] */
+    float *wide;      /* [ROWS_AT_ONCE][widest matrix] dequantised rows */
+    float *score;     /* [context] */
     char text[64];
 };
 
-typedef float four __attribute__((vector_size(16))); /* plain C's way to say: four sums side by side */
+typedef float four
+    __attribute__((vector_size(16))); /* plain C's way to say: four sums side by side */
 
 static four load_four(const float *p)
 {
@@ -131,8 +132,7 @@ static float *kv_at(const struct ref *r, uint32_t block, uint32_t layer, uint32_
     const struct model *m = r->m;
     uint64_t page = (uint64_t)block * m->layers + layer;
 
-    return r->kv +
-           (((page * 2 + is_v) * m->kv_heads + head) * BLOCK_TOKENS + slot) * m->head_dim;
+    return r->kv + (((page * 2 + is_v) * m->kv_heads + head) * BLOCK_TOKENS + slot) * m->head_dim;
 }
 
 static uint32_t position_of(const struct batch *b, uint32_t s, uint32_t i)
@@ -323,7 +323,7 @@ static const char *ref_describe(const struct backend *base)
 static void ref_close(struct backend *base)
 {
     struct ref *r = (struct ref *)base;
-    float *const owned[] = {r->kv, r->rope, r->x,    r->h,  r->q,   r->att,
+    float *const owned[] = {r->kv, r->rope, r->x,    r->h,  r->q,    r->att,
                             r->k,  r->v,    r->gate, r->up, r->wide, r->score};
 
     for (size_t i = 0; i < ARRAY_LEN(owned); i++) {

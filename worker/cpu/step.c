@@ -279,7 +279,8 @@ static void layer_forward(struct cpu *c, const struct batch *b, uint32_t index, 
     pool_barrier(c->pool, id);
 }
 
-/* The head's last group when the vocabulary is no multiple of 16: through a buffer of whole lanes. */
+/* The head's last group when the vocabulary is no multiple of 16: through a buffer of whole lanes.
+ */
 static void head_tail(struct cpu *c, const struct act *a, const struct cpu_step *s, unsigned id)
 {
     uint32_t group = c->head.groups - 1, vocab = c->m->vocab, begin = group * KERNEL_LANES;

@@ -12,10 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NAME_BYTES_MAX 65535          /* the format's own bound on key names */
+#define NAME_BYTES_MAX 65535 /* the format's own bound on key names */
 #define ALIGNMENT_DEFAULT 32u
-#define ALIGNMENT_MAX (1u << 20)      /* larger ones only waste address space */
-#define ARENA_BYTES_MAX (512u << 20)  /* 2 bytes a file byte at most: see read_strings */
+#define ALIGNMENT_MAX (1u << 20)     /* larger ones only waste address space */
+#define ARENA_BYTES_MAX (512u << 20) /* 2 bytes a file byte at most: see read_strings */
 
 struct cursor {
     const uint8_t *p;
@@ -76,8 +76,9 @@ static bool cut_short(struct err *e, const char *where)
 static uint32_t scalar_bytes(uint32_t type)
 {
     static const uint8_t bytes[] = {
-        [GGUF_U8] = 1,  [GGUF_I8] = 1,  [GGUF_U16] = 2,  [GGUF_I16] = 2, [GGUF_U32] = 4, [GGUF_I32] = 4,
-        [GGUF_F32] = 4, [GGUF_BOOL] = 1, [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8,
+        [GGUF_U8] = 1,  [GGUF_I8] = 1,  [GGUF_U16] = 2, [GGUF_I16] = 2,
+        [GGUF_U32] = 4, [GGUF_I32] = 4, [GGUF_F32] = 4, [GGUF_BOOL] = 1,
+        [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8,
     };
 
     return type < ARRAY_LEN(bytes) ? bytes[type] : 0;
@@ -378,8 +379,8 @@ static bool read_header(struct gguf *g, struct cursor *c, struct err *e)
         return cut_short(e, "the header");
     }
     if (g->version != 2 && g->version != 3) {
-        return err_set(e, ERR_UNSUPPORTED, "GGUF version %u; versions 2 and 3 (little-endian) are read",
-                       g->version);
+        return err_set(e, ERR_UNSUPPORTED,
+                       "GGUF version %u; versions 2 and 3 (little-endian) are read", g->version);
     }
     if (!take_u64(c, &tensors) || !take_u64(c, &keys)) {
         return cut_short(e, "the header");

@@ -1,4 +1,5 @@
-/* model.c - binds the keys and tensors of a GGUF file to a Llama-family graph, checking each shape. */
+/* model.c - binds the keys and tensors of a GGUF file to a Llama-family graph, checking each shape.
+ */
 #include "worker/model/model.h"
 
 #include "base/hash.h"
@@ -203,9 +204,9 @@ static bool bind_layer(struct binder *b, uint32_t index)
         if (table[i].optional && gguf_tensor(&m->file, name) == NULL) {
             continue;
         }
-        if (!(table[i].rows == 0 ? bind_vector(b, table[i].w, name, table[i].columns)
-                                 : bind_weight(b, table[i].w, name, table[i].rows,
-                                               table[i].columns))) {
+        if (!(table[i].rows == 0
+                  ? bind_vector(b, table[i].w, name, table[i].columns)
+                  : bind_weight(b, table[i].w, name, table[i].rows, table[i].columns))) {
             return false;
         }
         if (table[i].rows != 0) {
@@ -331,7 +332,8 @@ static bool bind_tokenizer(struct binder *b)
         return false;
     }
     if (!str_eq(kind, STR("gpt2"))) {
-        return err_set(b->e, ERR_UNSUPPORTED, "tokenizer \"" STR_FMT "\"; gpt2 (byte-level BPE) is known",
+        return err_set(b->e, ERR_UNSUPPORTED,
+                       "tokenizer \"" STR_FMT "\"; gpt2 (byte-level BPE) is known",
                        (int)size_min(kind.n, 64), kind.p);
     }
     if (tokens == NULL || merges == NULL || !bind_pre(b, &src.pre)) {
@@ -405,7 +407,8 @@ void model_close(struct model *m)
 
 void model_row(const struct weight *w, uint32_t row, float *out)
 {
-    uint64_t bytes = (uint64_t)w->columns / quant_block_columns(w->type) * quant_block_bytes(w->type);
+    uint64_t bytes =
+        (uint64_t)w->columns / quant_block_columns(w->type) * quant_block_bytes(w->type);
 
     CHECK(row < w->rows);
     quant_dequantize(w->type, w->data + row * bytes, out, w->columns);

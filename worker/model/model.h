@@ -23,10 +23,10 @@ enum model_rope {
 };
 
 struct model_layer {
-    struct weight attn_norm, ffn_norm;       /* [1][d], F32 */
-    struct weight q, k, v, o;                /* [heads*hd][d] [kv*hd][d] [kv*hd][d] [d][heads*hd] */
-    struct weight q_bias, k_bias, v_bias;    /* Qwen2; data NULL when absent */
-    struct weight gate, up, down;            /* [ff][d] [ff][d] [d][ff] */
+    struct weight attn_norm, ffn_norm;    /* [1][d], F32 */
+    struct weight q, k, v, o;             /* [heads*hd][d] [kv*hd][d] [kv*hd][d] [d][heads*hd] */
+    struct weight q_bias, k_bias, v_bias; /* Qwen2; data NULL when absent */
+    struct weight gate, up, down;         /* [ff][d] [ff][d] [d][ff] */
 };
 
 struct model {
@@ -35,16 +35,17 @@ struct model {
     uint32_t layers, d, ff, heads, kv_heads, head_dim, vocab, context;
     float rope_base, norm_eps;
     enum model_rope rope;
-    struct weight rope_factors; /* [1][head_dim/2] divisors of the frequencies (Llama 3); data NULL */
+    struct weight
+        rope_factors; /* [1][head_dim/2] divisors of the frequencies (Llama 3); data NULL */
     struct weight embed, out_norm, head; /* head == embed when tied */
     struct model_layer *layer;           /* [layers]; arena of file */
     struct tokenizer *tokenizer;         /* owned */
     struct str chat_template;            /* empty when the file has none */
     int32_t bos, eos;                    /* -1: none */
     bool add_bos;                        /* the file asks for bos before every prompt */
-    uint64_t digest;                     /* XXH3 of header and tensor directory: in cache root hashes */
-    uint64_t weight_bytes;               /* read per decoded token */
-    uint64_t flop_per_token;             /* 2 * multiply-adds of all matrices */
+    uint64_t digest;         /* XXH3 of header and tensor directory: in cache root hashes */
+    uint64_t weight_bytes;   /* read per decoded token */
+    uint64_t flop_per_token; /* 2 * multiply-adds of all matrices */
 };
 
 /* Owned by the caller; NULL with a story naming what is missing or misshapen. */

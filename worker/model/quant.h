@@ -8,8 +8,15 @@
 #include "base/base.h"
 
 enum quant_type { /* numbers of the file format */
-    QUANT_F32 = 0, QUANT_F16 = 1, QUANT_Q4_0 = 2, QUANT_Q4_1 = 3, QUANT_Q5_0 = 6, QUANT_Q8_0 = 8,
-    QUANT_Q4_K = 12, QUANT_Q6_K = 14, QUANT_BF16 = 30,
+                  QUANT_F32 = 0,
+                  QUANT_F16 = 1,
+                  QUANT_Q4_0 = 2,
+                  QUANT_Q4_1 = 3,
+                  QUANT_Q5_0 = 6,
+                  QUANT_Q8_0 = 8,
+                  QUANT_Q4_K = 12,
+                  QUANT_Q6_K = 14,
+                  QUANT_BF16 = 30,
 };
 
 bool quant_is_known(uint32_t type);

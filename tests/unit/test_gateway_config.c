@@ -1,6 +1,5 @@
-/* test_config.c - configs/gateway.yaml is the manual: it names each option of gateway/config.c's
- * table with its default and its bounds. And what is refused says which line or option to change.
- */
+/* test_gateway_config.c - configs/gateway.yaml is the manual: it names each option of the table
+ * with its default and its bounds. And what is refused says which line or option to change. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +35,7 @@ static void world_init(struct world *w)
 /* What the program does with a file of this text. */
 static bool load(struct world *w, const char *text)
 {
-    char path[] = "/tmp/test_config.XXXXXX";
+    char path[] = "/tmp/test_gateway_config.XXXXXX";
     int fd = mkstemp(path);
     size_t n = strlen(text);
     bool ok;

@@ -1,0 +1,293 @@
+/* sim_check.c - what must hold: at every turn, at quiet, in the end. The numbers are those of the
+ * design's invariants. */
+#include "sim_world.h"
+
+#include <stdio.h>
+
+/* ---- invariant 1: no overshoot ---- */
+
+static int64_t limit_nusd(const struct quota_limits *l)
+{
+    return l->budget_month_pusd / 1000;
+}
+
+static void check_budget(struct world_sim *w, int32_t tenant, int32_t key, const struct quota_limits *l)
+{
+    struct quota_scope_state s;
+
+    if (quota_state(w->gw->quota, tenant, key, &s) && l->budget_month_pusd != QUOTA_NONE &&
+        s.spent_nusd + s.held_nusd > limit_nusd(l)) {
+        sim_fail(w->sim, "tenant %d key %d: spent %lld + held %lld > %lld nano-USD", tenant, key, (long long)s.spent_nusd, (long long)s.held_nusd,
+                 (long long)limit_nusd(l));
+    }
+    if (s.held_nusd < 0 || s.concurrent < 0) {
+        sim_fail(w->sim, "tenant %d key %d: held %lld, %lld in flight", tenant, key, (long long)s.held_nusd, (long long)s.concurrent);
+    }
+}
+
+void check_turn(struct world_sim *w)
+{
+    if (w->gw == NULL || w->gw->quota == NULL) {
+        return;
+    }
+    for (int32_t i = 0; i < WORLD_TENANTS; i++) {
+        check_budget(w, i + 1, 0, &w->tenant_limits[i]);
+    }
+    for (int32_t i = 0; i < WORLD_KEYS; i++) {
+        check_budget(w, 1 + i / 2, 100 + i, &w->key_limits[i]);
+    }
+}
+
+static void check_ledger_budget(struct world_sim *w, int32_t tenant, int32_t key, const struct quota_limits *l)
+{
+    int64_t pusd = 0;
+
+    for (size_t i = 0; i < w->store.n; i++) {
+        const struct entry *e = &w->store.rows[i];
+
+        if (e->tenant_id == tenant && (key == 0 || e->key_id == key)) {
+            pusd += e->cost_pusd;
+        }
+    }
+    if (l->budget_month_pusd != QUOTA_NONE && pusd > l->budget_month_pusd) {
+        sim_fail(w->sim, "tenant %d key %d: the ledger has %lld pico-USD of %lld", tenant, key, (long long)pusd, (long long)l->budget_month_pusd);
+    }
+}
+
+/* ---- invariant 9: everything that was counted is given back ---- */
+
+static void check_counters(struct world_sim *w)
+{
+    struct loop *l = w->gw->loop[0];
+    struct http_server_stats stats;
+    const struct world *world = w->control.world;
+
+    http_server_stats(l->server, &stats);
+    if (l->n_requests != 0 || l->body_bytes != 0 || (stats.streams != 0 && !w->drained) || quota_open_holds(w->gw->quota) != 0 || !list_is_empty(&l->settling)) {
+        sim_fail(w->sim, "at quiet: %llu requests, %llu body bytes, %llu streams, %lld holds", (unsigned long long)l->n_requests,
+                 (unsigned long long)l->body_bytes, (unsigned long long)stats.streams, (long long)quota_open_holds(w->gw->quota));
+    }
+    for (unsigned i = 0; i < world->n_workers; i++) {
+        const struct worker *k = world->worker[i].w;
+
+        if (k->in_flight != 0 || k->queued_tokens != 0 || k->context_tokens != 0) {
+            sim_fail(w->sim, "at quiet worker %d has %lld in flight, %lld queued, %lld in context", k->worker_id, (long long)k->in_flight,
+                     (long long)k->queued_tokens, (long long)k->context_tokens);
+        }
+    }
+}
+
+static void check_scope_idle(struct world_sim *w, int32_t tenant, int32_t key)
+{
+    struct quota_scope_state s;
+    int64_t nusd = 0;
+
+    if (!quota_state(w->gw->quota, tenant, key, &s)) {
+        return;
+    }
+    for (size_t i = 0; i < w->store.n; i++) {
+        const struct entry *e = &w->store.rows[i];
+
+        nusd += e->tenant_id == tenant && (key == 0 || e->key_id == key) ? money_nusd_ceil(money_of(e->cost_pusd)) : 0;
+    }
+    if (s.held_nusd != 0 || s.concurrent != 0) {
+        sim_fail(w->sim, "at quiet tenant %d key %d holds %lld and has %lld in flight", tenant, key, (long long)s.held_nusd, (long long)s.concurrent);
+    }
+    /* Never less than the ledger, but for the rounding of rows that were read as one sum. */
+    if (s.spent_nusd + (int64_t)w->store.n < nusd) {
+        sim_fail(w->sim, "tenant %d key %d: the quota store says %lld nano-USD, the ledger %lld", tenant, key, (long long)s.spent_nusd, (long long)nusd);
+    }
+}
+
+/* ---- invariants 4 and 5: each stream has one end, what was left is stopped ---- */
+
+static void check_ask(struct world_sim *w, const struct ask *a)
+{
+    switch (a->end) {
+    case ASK_PENDING:
+        sim_fail(w->sim, "ask %u has no end", a->id);
+        return;
+    case ASK_FINISH:
+        if (a->kind != ASK_GOOD) {
+            sim_fail(w->sim, "ask %u of kind %d was answered", a->id, a->kind);
+        }
+        if ((a->include_usage || !a->stream) && !a->got_usage) {
+            sim_fail(w->sim, "ask %u: no usage", a->id);
+        }
+        return;
+    case ASK_REFUSED:
+        if ((a->kind == ASK_BAD_KEY && a->status != 401) || (a->kind == ASK_BAD_JSON && a->status != 400) ||
+            (a->kind == ASK_NO_MODEL && a->status != 404) || (a->kind == ASK_NOT_PRICED && a->status != 403)) {
+            /* A gateway at its limits refuses before it looks. */
+            if (a->status != 503 && a->status != 429) {
+                sim_fail(w->sim, "ask %u of kind %d got %u", a->id, a->kind, a->status);
+            }
+        }
+        return;
+    case ASK_CUT:
+        if (!a->excused) {
+            sim_fail(w->sim, "ask %u: its connection broke off and nobody had died", a->id);
+        }
+        return;
+    case ASK_NO_CONNECTION:
+    case ASK_ERROR_EVENT:
+    case ASK_LEFT:
+        return;
+    }
+}
+
+/* ---- invariant 2: each attempt that reached a worker has one row; between received and generated ---- */
+
+static const struct ask *ask_of(const struct world_sim *w, uint32_t attempt)
+{
+    for (uint32_t i = 0; i < w->n_asks; i++) {
+        if (w->asks[i].attempt == attempt + 1) {
+            return &w->asks[i];
+        }
+    }
+    return NULL;
+}
+
+static void check_usage(struct world_sim *w, const struct ask *a, const struct entry *row)
+{
+    if (a->got_usage && (a->usage_completion != tokens_output(&row->tok) || a->usage_prompt != tokens_prompt(&row->tok) || a->usage_cached != row->tok.in_cached)) {
+        sim_fail(w->sim, "ask %u was told %lld/%lld/%lld tokens, its row says %d/%d/%d", a->id, (long long)a->usage_prompt, (long long)a->usage_cached,
+                 (long long)a->usage_completion, tokens_prompt(&row->tok), row->tok.in_cached, tokens_output(&row->tok));
+    }
+}
+
+static void check_attempt(struct world_sim *w, uint32_t i)
+{
+    const struct sim_attempt *a = &w->attempts[i];
+    const struct ask *ask = ask_of(w, i);
+    const struct entry *row = store_row_of_event(&w->store, a->event);
+    bool blind;
+
+    if (a->running) {
+        sim_fail(w->sim, "attempt %u still runs at quiet", i);
+    }
+    if (w->workers[a->worker].engine != ENGINE_TOLLGATE || a->lost) {
+        return;
+    }
+    if (row == NULL) {
+        sim_fail(w->sim, "attempt %u of ask %u: %u tokens, no row", i, a->ask, a->generated);
+        return;
+    }
+    /* The gateway died, and its worker or the answer too: the row is what PROGRESS knew. */
+    blind = row->outcome == OUTCOME_GATEWAY_RESTART && row->usage_state == USAGE_UNKNOWN;
+    if ((uint32_t)tokens_output(&row->tok) > a->generated || tokens_prompt(&row->tok) > a->prompt) {
+        sim_fail(w->sim, "attempt %u: billed %d + %d tokens, it had %lld + %u", i, tokens_prompt(&row->tok), tokens_output(&row->tok), (long long)a->prompt,
+                 a->generated);
+    }
+    if (ask != NULL && !blind && (uint32_t)tokens_output(&row->tok) < ask->tokens) {
+        sim_fail(w->sim, "attempt %u: billed %d output tokens, the client has %u", i, tokens_output(&row->tok), ask->tokens);
+    }
+    /* The worker knew and was asked: its count is the bill, but where the hold ended. */
+    if (row->usage_state == USAGE_MEASURED && (uint32_t)tokens_output(&row->tok) != a->generated) {
+        sim_fail(w->sim, "attempt %u: measured %d output tokens, it generated %u", i, tokens_output(&row->tok), a->generated);
+    }
+    if (ask != NULL && ask->end == ASK_FINISH) {
+        check_usage(w, ask, row);
+    }
+}
+
+/* A foreign engine knows no events: rows are counted. */
+static void check_foreign(struct world_sim *w)
+{
+    for (unsigned k = 0; k < w->plan.workers; k++) {
+        uint32_t rows = 0, attempts = 0;
+
+        if (w->workers[k].engine == ENGINE_TOLLGATE) {
+            continue;
+        }
+        for (size_t i = 0; i < w->store.n; i++) {
+            rows += w->store.rows[i].worker_id == w->workers[k].worker_id;
+        }
+        for (uint32_t i = 0; i < w->n_attempts; i++) {
+            attempts += w->attempts[i].worker == k;
+        }
+        if (rows < attempts && w->lives == 1) {
+            sim_fail(w->sim, "%s saw %u requests, there are %u rows", w->workers[k].name, attempts, rows);
+        }
+    }
+}
+
+static const struct price *price_of(const struct snapshot *s, int32_t id)
+{
+    return snapshot_price_id(s, id);
+}
+
+static void check_row(struct world_sim *w, const struct snapshot *s, const struct entry *e)
+{
+    const struct price *p = price_of(s, e->price_id);
+
+    if (e->tok.in_uncached < 0 || e->tok.in_cached < 0 || e->tok.out < 0 || e->tok.reasoning < 0) {
+        sim_fail(w->sim, "epoch %d seq %lld: a negative count", e->gw_epoch, (long long)e->gw_seq);
+    }
+    if (p == NULL || price_cost(p, &e->tok).pusd != e->cost_pusd) {
+        sim_fail(w->sim, "epoch %d seq %lld: cost %lld is not tokens x price %d", e->gw_epoch, (long long)e->gw_seq, (long long)e->cost_pusd, e->price_id);
+    }
+    if (e->tenant_id == 0) {
+        sim_fail(w->sim, "epoch %d seq %lld: a row without its tenant", e->gw_epoch, (long long)e->gw_seq);
+    }
+}
+
+/* Rows of the store are those of the journal, once each and without a gap. */
+static void check_journal(struct world_sim *w)
+{
+    struct err e = {.code = ERR_NONE};
+    struct journal_reader *r = journal_reader_open(&w->gateway_host.env, WORLD_DIR, &e);
+    struct record_stored *rec = mem_new(sizeof(*rec));
+    enum journal_read got;
+
+    CHECK(r != NULL);
+    while ((got = journal_read(r, rec, &e)) == JOURNAL_READ_RECORD || got == JOURNAL_READ_TORN) {
+        if (got == JOURNAL_READ_RECORD && rec->r.type == RECORD_CLOSE && store_row_of_event(&w->store, rec->r.close.event) == NULL) {
+            sim_fail(w->sim, "epoch %d seq %lld is in the journal and not in the store", rec->epoch, (long long)rec->r.close.gw_seq);
+        }
+    }
+    if (got == JOURNAL_READ_CORRUPT) {
+        sim_fail(w->sim, "the journal is corrupt: %s", e.text);
+    }
+    journal_reader_close(r);
+    mem_free(rec);
+}
+
+/* ---- when ---- */
+
+void check_idle(struct world_sim *w)
+{
+    check_counters(w);
+    for (int32_t i = 0; i < WORLD_TENANTS; i++) {
+        check_scope_idle(w, i + 1, 0);
+    }
+    for (int32_t i = 0; i < WORLD_KEYS; i++) {
+        check_scope_idle(w, 1 + i / 2, 100 + i);
+    }
+}
+
+void check_end(struct world_sim *w)
+{
+    struct snapshot *s = gateway_snapshot(w);
+
+    for (uint32_t i = 0; i < w->n_asks; i++) {
+        if (!w->plan.drain || w->asks[i].end != ASK_PENDING) {
+            check_ask(w, &w->asks[i]);
+        }
+    }
+    for (uint32_t i = 0; i < w->n_attempts; i++) {
+        check_attempt(w, i);
+    }
+    check_foreign(w);
+    for (size_t i = 0; i < w->store.n; i++) {
+        check_row(w, s, &w->store.rows[i]);
+    }
+    for (int32_t i = 0; i < WORLD_TENANTS; i++) {
+        check_ledger_budget(w, i + 1, 0, &w->tenant_limits[i]);
+    }
+    for (int32_t i = 0; i < WORLD_KEYS; i++) {
+        check_ledger_budget(w, 1 + i / 2, 100 + i, &w->key_limits[i]);
+    }
+    check_journal(w);
+    snapshot_unref(s);
+}
