@@ -14,6 +14,7 @@
 #define ARENA_ALIGN 16
 #define ARENA_BLOCK_MIN ((size_t)4 << 10)
 #define ARENA_BLOCK_MAX ((size_t)256 << 10)
+#define ARENA_CACHE_BLOCKS_MAX 128 /* of a size: 1.5 MiB of both, about what one busy turn uses */
 /* Poisoned bytes behind each piece, so that a write past its end is seen. */
 #ifdef __SANITIZE_ADDRESS__
 #define ARENA_GAP 16
@@ -36,16 +37,74 @@ void arena_init(struct arena *a, size_t bytes_max)
     *a = (struct arena){.max = bytes_max};
 }
 
+void arena_init_cached(struct arena *a, size_t bytes_max, struct arena_cache *cache)
+{
+    arena_init(a, bytes_max);
+    a->cache = cache;
+}
+
+static void block_free(struct arena_block *block)
+{
+    ASAN_UNPOISON_MEMORY_REGION(block + 1, block->size);
+    mem_free(block);
+}
+
+/* Which of the cache's sizes this is: -1 none. */
+static int cache_class(size_t size)
+{
+    for (int i = 0; i < (int)ARRAY_LEN(((struct arena_cache *)NULL)->kept); i++) {
+        if (size == (ARENA_BLOCK_MIN << i) - sizeof(struct arena_block)) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* Zero again and poisoned, as block_new gives it. */
+static void block_clear(struct arena_block *block)
+{
+    ASAN_UNPOISON_MEMORY_REGION(block + 1, block->size);
+    memset(block + 1, 0, block->used);
+    ASAN_POISON_MEMORY_REGION(block + 1, block->size);
+    block->used = 0;
+}
+
+static void block_drop(struct arena *a, struct arena_block *block)
+{
+    int class = a->cache != NULL ? cache_class(block->size) : -1;
+
+    if (class < 0 || a->cache->count[class] == ARENA_CACHE_BLOCKS_MAX) {
+        block_free(block);
+        return;
+    }
+    block_clear(block);
+    block->next = a->cache->kept[class];
+    a->cache->kept[class] = block;
+    a->cache->count[class]++;
+}
+
 void arena_fini(struct arena *a)
 {
     while (a->head != NULL) {
         struct arena_block *block = a->head;
 
         a->head = block->next;
-        ASAN_UNPOISON_MEMORY_REGION(block + 1, block->size);
-        mem_free(block);
+        block_drop(a, block);
     }
-    *a = (struct arena){.max = a->max};
+    *a = (struct arena){.max = a->max, .cache = a->cache};
+}
+
+void arena_cache_fini(struct arena_cache *cache)
+{
+    for (size_t i = 0; i < ARRAY_LEN(cache->kept); i++) {
+        while (cache->kept[i] != NULL) {
+            struct arena_block *block = cache->kept[i];
+
+            cache->kept[i] = block->next;
+            block_free(block);
+        }
+    }
+    *cache = (struct arena_cache){0};
 }
 
 /* The oldest block of the ladder is the last of the chain, unless a larger piece got its own before
@@ -58,25 +117,39 @@ void arena_reset(struct arena *a)
         struct arena_block *block = a->head;
 
         a->head = block->next;
-        ASAN_UNPOISON_MEMORY_REGION(block + 1, block->size);
-        mem_free(block);
+        block_drop(a, block);
     }
     keep = a->head;
     if (keep == NULL || keep->size != ARENA_BLOCK_MIN - sizeof(*keep)) {
         arena_fini(a);
         return;
     }
-    ASAN_UNPOISON_MEMORY_REGION(keep + 1, keep->size);
-    memset(keep + 1, 0, keep->used);
-    ASAN_POISON_MEMORY_REGION(keep + 1, keep->size);
-    keep->used = 0;
+    block_clear(keep);
     a->used = 0;
 }
 
-static struct arena_block *block_new(size_t size, size_t step)
+static struct arena_block *cache_take(struct arena_cache *cache, size_t size)
 {
-    struct arena_block *block = mem_try(1, sizeof(*block) + size);
+    int class = cache != NULL ? cache_class(size) : -1;
+    struct arena_block *block = class >= 0 ? cache->kept[class] : NULL;
 
+    if (block != NULL) {
+        cache->kept[class] = block->next;
+        cache->count[class]--;
+        block->next = NULL;
+    }
+    return block;
+}
+
+static struct arena_block *block_new(const struct arena *a, size_t size, size_t step)
+{
+    struct arena_block *block = cache_take(a->cache, size);
+
+    if (block != NULL) {
+        block->step = step;
+        return block;
+    }
+    block = mem_try(1, sizeof(*block) + size);
     if (block != NULL) {
         block->size = size;
         block->step = step;
@@ -97,7 +170,7 @@ static struct arena_block *arena_block_for(struct arena *a, size_t need)
     if (head != NULL && need <= head->size - head->used) {
         return head;
     }
-    block = alone ? block_new(need, last) : block_new(step - sizeof(*block), step);
+    block = alone ? block_new(a, need, last) : block_new(a, step - sizeof(*block), step);
     if (block == NULL) {
         return NULL;
     }

@@ -9,13 +9,24 @@
 
 struct arena_block;
 
+/* Small blocks kept for the next arenas of one thread: an arena that lives as short as a request
+ * then costs no malloc. Bounded; zero at first; ended by arena_cache_fini. */
+struct arena_cache {
+    struct arena_block *kept[2]; /* owned chains: blocks of 4 and of 8 KiB */
+    unsigned count[2];
+};
+
 struct arena {
     struct arena_block *head; /* owned chain, newest first */
     size_t used;              /* bytes handed out, each piece rounded up to 16 */
     size_t max;               /* bound of used */
+    struct arena_cache *cache; /* borrowed; NULL: none */
 };
 
 void arena_init(struct arena *a, size_t bytes_max);
+/* The cache outlives the arena. */
+void arena_init_cached(struct arena *a, size_t bytes_max, struct arena_cache *cache);
+void arena_cache_fini(struct arena_cache *cache);
 void arena_fini(struct arena *a);
 /* Drops everything but keeps the first block: for memory that is used again and again. */
 void arena_reset(struct arena *a);

@@ -51,6 +51,7 @@ struct loop {
     uint64_t n_requests;                 /* live; also published for metrics */
     _Atomic uint64_t live;
     uint64_t body_bytes;                 /* held for bodies: bounded by bodies_bytes_max / loops */
+    struct arena_cache blocks;           /* of the requests' arenas */
     struct arena events;                 /* the tree of the event at hand; reset at the next one */
     struct loop_metrics metrics;
     bool draining, server_drained, drained_told;

@@ -123,6 +123,7 @@ void loop_free(struct loop *l)
         tls_context_free(l->tls);
     }
     arena_fini(&l->events);
+    arena_cache_fini(&l->blocks);
     mem_free(l);
 }
 

@@ -80,10 +80,12 @@ static bool seed_quotas(struct main_state *m, struct err *e)
     enum journal_read got;
 
     for (uint32_t i = 0; i < s->n_tenants; i++) {
-        quota_seed(m->gw.quota, s->tenants[i].tenant_id, 0, s->spent_period, s->tenants[i].spent_nusd);
+        quota_seed(m->gw.quota, s->tenants[i].tenant_id, 0, s->spent_period,
+                   s->tenants[i].spent_nusd + s->tenants[i].suspense_nusd);
     }
     for (uint32_t i = 0; i < s->n_keys; i++) {
-        quota_seed(m->gw.quota, s->keys[i].tenant_id, s->keys[i].key_id, s->spent_period, s->keys[i].spent_nusd);
+        quota_seed(m->gw.quota, s->keys[i].tenant_id, s->keys[i].key_id, s->spent_period,
+                   s->keys[i].spent_nusd + s->keys[i].suspense_nusd);
     }
     r = journal_reader_open(m->env, str_copy(m->gw.config.journal_dir, dir, sizeof(dir)), e);
     if (r == NULL) {

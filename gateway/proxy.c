@@ -176,7 +176,7 @@ static void proxy_on_end(void *user)
         return;
     }
     arena_fini(&a->scratch);
-    arena_init(&a->scratch, PROXY_SCRATCH_BYTES_MAX + 4 * a->body.len);
+    arena_init_cached(&a->scratch, PROXY_SCRATCH_BYTES_MAX + 4 * a->body.len, &a->loop->blocks);
     if (!usage_read_whole(&a->calls, &a->scratch, a->endpoint, buf_view(&a->body), &w, &f.error)) {
         f.client_fault = f.error.status >= 400 && f.error.status < 500 && f.error.status != 429;
         attempt_fail(a, &f);
@@ -274,7 +274,7 @@ void proxy_start(struct attempt *a, struct loop *l, const struct proxy_request *
     usage_calls_init(&a->calls, r->event);
     sse_init(&a->sse, PROXY_EVENT_BYTES_MAX);
     buf_init(&a->body, r->answer_bytes_max);
-    arena_init(&a->scratch, PROXY_SCRATCH_BYTES_MAX);
+    arena_init_cached(&a->scratch, PROXY_SCRATCH_BYTES_MAX, &l->blocks);
     proxy_head_build(&head, r, l->gw->secrets.worker_key);
     req = (struct http_call_request){
         .method = HTTP_POST,

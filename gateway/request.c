@@ -30,6 +30,7 @@ static void request_free(struct env_task *t)
 {
     struct request *r = CONTAINER_OF(t, struct request, free_task);
 
+    list_remove(&r->node);
     for (unsigned i = 0; i < ARRAY_LEN(r->gathered.logprobs); i++) {
         buf_fini(&r->gathered.logprobs[i]);
     }
@@ -65,7 +66,6 @@ void request_end(struct request *r, enum request_end_reason why)
     proxy_receipt_drop(&r->receipt);
     quota_drop(l->gw->quota, &r->hold, env_now_us(l->env));
     request_body_release(r);
-    list_remove(&r->node);
     list_remove(&r->settle_node);
     if (r->stream != NULL) {
         http_stream_set_user(r->stream, NULL);
@@ -267,7 +267,7 @@ static struct request *request_new(struct loop *l, struct http_stream *s, enum e
     for (unsigned i = 0; i < ARRAY_LEN(r->gathered.logprobs); i++) {
         buf_init(&r->gathered.logprobs[i], (size_t)l->gw->config.answer_bytes_max);
     }
-    arena_init(&r->arena, REQUEST_ARENA_BYTES_MAX);
+    arena_init_cached(&r->arena, REQUEST_ARENA_BYTES_MAX, &l->blocks);
     list_init(&r->node);
     list_init(&r->settle_node);
     list_push_back(&l->requests, &r->node);
@@ -491,8 +491,8 @@ void request_drop_all(struct loop *l)
         proxy_cancel(&r->attempt);
         proxy_receipt_drop(&r->receipt);
         env_task_drop(&r->hold.task);
+        env_task_drop(&r->free_task);
         request_body_release(r);
-        list_remove(&r->node);
         request_free(&r->free_task);
     }
 }

@@ -42,7 +42,7 @@ struct gathered {
 struct request {
     struct loop *loop;
     struct http_stream *stream; /* NULL once on_close came */
-    struct list node;           /* in loop->requests */
+    struct list node;           /* in loop->requests until its memory goes */
     struct list settle_node;    /* in loop->settling while a ticket is awaited */
     enum request_state state;
     /* who */

@@ -2,7 +2,9 @@
 #include "gateway/request.h"
 
 #define STREAM_EXTEND_TOKENS 512   /* a step of the hold */
-#define STREAM_EXTEND_AHEAD 128    /* asked for this far before the hold is used up */
+/* Asked for this far before the hold is used up: one read (32 KiB) of an engine's events, which are
+ * 128 bytes and more each, may still come before the answer. */
+#define STREAM_EXTEND_AHEAD 256
 #define STREAM_PROGRESS_TOKENS 256 /* a PROGRESS record at least this often, or each second */
 #define STREAM_PROGRESS_US 1000000
 
@@ -46,6 +48,14 @@ static void trim(struct request *r)
     quota_trim(r->loop->gw->quota, &r->hold, r->said.prompt, money_nusd_ceil(worst), env_now_us(r->loop->env));
 }
 
+/* As said, else as routing estimated it: a row made of PROGRESS alone has a prompt too. */
+static int32_t prompt_so_far(const struct request *r)
+{
+    int64_t n = r->said.present && r->said.prompt > 0 ? r->said.prompt : (int64_t)r->prompt_tokens + 1;
+
+    return (int32_t)(n < r->prompt_bound ? n : r->prompt_bound);
+}
+
 static void progress(struct request *r, int64_t output)
 {
     uint64_t now = env_now_us(r->loop->env);
@@ -58,7 +68,7 @@ static void progress(struct request *r, int64_t output)
     r->last_progress_tokens = output;
     rec.progress.event = r->attempt.event;
     rec.progress.at_us = env_wall_us(r->loop->env);
-    rec.progress.prompt = r->said.present ? (int32_t)r->said.prompt : 0;
+    rec.progress.prompt = prompt_so_far(r);
     rec.progress.cached = r->said.present ? (int32_t)r->said.cached : 0;
     rec.progress.output = (int32_t)output;
     (void)journal_put(r->loop->port, &rec); /* a full ring loses a PROGRESS only: CLOSE still comes */
@@ -148,6 +158,9 @@ static void on_whole(void *user, const struct usage_whole *w)
     begin_streaming(r);
     if (r->api.stream && usage_whole_delta(&r->attempt.scratch, r->endpoint, w, &piece.delta)) {
         request_answer_chunk(r, &piece);
+    } else if (r->api.stream) {
+        api_error_upstream(&r->error);
+        r->broken = true;
     }
     r->said = w->usage;
     r->finish = w->finish;

@@ -5,7 +5,8 @@
  * is one life of a gateway process. CLOSE records that become rows take a dense gw_seq.
  *   OPEN        at admission, not waited for       DISPATCH  one an attempt, before it is sent
  *   PROGRESS    every 256 tokens or 1 s            CLOSE     the whole row; waited for
- *   VOID        an OPEN that no worker saw         CHECKPOINT  spent and held by scope and period
+ *   VOID        no worker saw it, or no other      CHECKPOINT  spent and held by scope and period
+ *               attempt of it comes
  * Loops put records into their own ring (a port); the journal step drains all ports, writes, one
  * fdatasync for the group, then publishes how far each port is durable and rings its doorbell.
  * Segments are preallocated; one spare is always ahead. When no spare can be made (disk full),

@@ -1,5 +1,5 @@
-/* engine_thread.c - commands in, steps, news out. One mutex: under it the stats of the last step and
- * the bell that wakes a resting engine. */
+/* engine_thread.c - commands in, steps, news out. One mutex: under it the stats of the last step
+ * and the bell that wakes a resting engine. */
 #include "worker/engine_thread.h"
 
 #include "worker/ring.h"
@@ -21,9 +21,9 @@ struct engine_thread {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t bell;
-    bool rung, stop;          /* under lock */
+    bool rung, stop;           /* under lock */
     struct engine_stats stats; /* under lock */
-    bool told;                /* the thread's: news since the last wake */
+    bool told;                 /* the thread's: news since the last wake */
 };
 
 static void ring_bell(struct engine_thread *t, bool stop)

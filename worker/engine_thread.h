@@ -35,6 +35,7 @@ void engine_thread_abort(struct engine_thread *t, uint64_t ticket); /* once a re
 /* false: nothing now. Call engine_thread_drained after the last one. */
 MUST_USE bool engine_thread_next(struct engine_thread *t, struct engine_news *out);
 void engine_thread_drained(struct engine_thread *t);
-void engine_thread_stats(struct engine_thread *t, struct engine_stats *out); /* after the last step */
+void engine_thread_stats(struct engine_thread *t,
+                         struct engine_stats *out); /* after the last step */
 
 #endif

@@ -27,7 +27,7 @@
 
 /* A refusal: one row of the OpenAI error envelope. */
 struct api_error {
-    unsigned status; /* 0: none */
+    unsigned status;                 /* 0: none */
     const char *type, *code, *param; /* code, param: NULL writes null */
     char message[640];
 };
@@ -48,7 +48,7 @@ struct job_token {
 };
 
 struct job {
-    struct serve *serve;       /* borrowed */
+    struct serve *serve;        /* borrowed */
     struct http_stream *stream; /* borrowed; NULL once the client is gone or answered */
     enum job_state state;
     struct list node; /* in serve.jobs */
@@ -59,7 +59,7 @@ struct job {
     /* what was asked */
     bool chat, streamed, include_usage, usage_each, trusted, echo;
     struct str echo_text; /* of the prompt; empty unless echo */
-    uint32_t max_tokens; /* 0: not given */
+    uint32_t max_tokens;  /* 0: not given */
     struct str stops[DETOK_STOPS_MAX];
     uint32_t n_stops;
     struct prefix_key key;
@@ -89,8 +89,8 @@ struct job {
 enum exchange_kind { EXCHANGE_JOB = 1, EXCHANGE_WAITER, EXCHANGE_SUBSCRIBER };
 struct exchange {
     enum exchange_kind kind;
-    struct job *job;   /* JOB, WAITER */
-    uint32_t slot;     /* SUBSCRIBER: its place */
+    struct job *job; /* JOB, WAITER */
+    uint32_t slot;   /* SUBSCRIBER: its place */
 };
 
 struct serve {
@@ -105,8 +105,8 @@ struct serve {
     struct job **by_ticket; /* [live_max]; ticket = generation << 16 | slot */
     uint32_t live, live_max;
     uint64_t generation;
-    uint64_t body_bytes; /* of all jobs in BODY */
-    size_t token_bytes_max; /* longest token: a prompt of n bytes has at least n / that tokens */
+    uint64_t body_bytes;       /* of all jobs in BODY */
+    size_t token_bytes_max;    /* longest token: a prompt of n bytes has at least n / that tokens */
     struct prefix_key own_key; /* random: salts requests that bring no key */
     struct receipts *receipts;
     struct kv_events *kv;

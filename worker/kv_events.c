@@ -24,7 +24,7 @@ struct line {
 
 struct kv_events {
     char publisher[64], epoch[64];
-    uint64_t seq; /* of the last event */
+    uint64_t seq;      /* of the last event */
     struct slot *slot; /* owned; [cap], linear probing, load <= 1/2 */
     size_t cap, used, told;
     uint64_t *touched; /* owned; [touched_cap] each hash once */

@@ -1,6 +1,7 @@
 /* kv_events.h - what the worker tells gateways about the chunk hashes it holds.
  *
- * Pure: lines out through a callback, no clock, no sockets. A line is one JSON object and a newline:
+ * Pure: lines out through a callback, no clock, no sockets. A line is one JSON object and a
+ * newline:
  *   {"publisher":"...","epoch":"...","seq":n,"page":0,"pages":1,"snapshot":["<16 hex>",...]}
  *   {"seq":n,"stored":[...],"removed":[...]}
  * seq is dense; a heartbeat is an event with empty lists. A snapshot with seq n is the set after
@@ -11,9 +12,9 @@
 
 #include "base/buf.h"
 
-#define KV_EVENTS_KEPT 4096  /* lines that a gateway may resume from: over an hour of heartbeats */
-#define KV_EVENTS_LINE 256   /* hashes in one line, stored and removed together: about 5 KB */
-#define KV_EVENTS_PAGE 4096  /* hashes in one page of a snapshot: about 80 KB */
+#define KV_EVENTS_KEPT 4096 /* lines that a gateway may resume from: over an hour of heartbeats */
+#define KV_EVENTS_LINE 256  /* hashes in one line, stored and removed together: about 5 KB */
+#define KV_EVENTS_PAGE 4096 /* hashes in one page of a snapshot: about 80 KB */
 #define KV_EVENTS_COALESCE_US 5000
 #define KV_EVENTS_HEARTBEAT_US 1000000
 

@@ -1,4 +1,5 @@
-/* main.c - tollgate-worker: opens a model and a backend, says what fits, serves until told to stop. */
+/* main.c - tollgate-worker: opens a model and a backend, says what fits, serves until told to stop.
+ */
 #include "base/net/os.h"
 #include "cache/blocks.h"
 #include "worker/options.h"
@@ -54,8 +55,8 @@ static void on_signal(void *ctx, int signo)
         return;
     }
     w->stopping = true;
-    say(w, LOG_INFO, "draining", signo == SIGTERM ? "SIGTERM: running answers finish"
-                                                  : "SIGINT: running answers finish");
+    say(w, LOG_INFO, "draining",
+        signo == SIGTERM ? "SIGTERM: running answers finish" : "SIGINT: running answers finish");
     serve_drain(w->serve, w->o.drain_s * 1000000, on_drained, w);
 }
 
@@ -93,7 +94,8 @@ static bool choose_family(struct worker *w, struct err *e)
     w->plan.family = chat_family_of_template(w->model->chat_template);
     if (w->plan.family == CHAT_NONE) {
         say(w, LOG_WARN, "chat_unknown",
-            "the file's chat template is not known: chat is refused unless --chat-format names one");
+            "the file's chat template is not known: chat is refused unless --chat-format names "
+            "one");
     }
     return true;
 }
@@ -197,8 +199,7 @@ static bool start(struct worker *w, struct err *e)
     if (w->model == NULL) {
         return false;
     }
-    w->plan.name =
-        w->o.served_name != NULL ? str_c(w->o.served_name) : model_name(w->o.model);
+    w->plan.name = w->o.served_name != NULL ? str_c(w->o.served_name) : model_name(w->o.model);
     if (!choose_family(w, e) || !open_backend(w, e) || !plan_memory(w, e)) {
         return false;
     }

@@ -25,9 +25,9 @@ static void put_row(struct buf *out, const struct row *r, struct str model)
 static void put_hist(struct buf *out, const char *name, const char *help, const struct hist *h,
                      struct str model)
 {
-    static const uint64_t le_us[] = {1000,    2500,    5000,    10000,    25000,    50000,   100000,
-                                     250000,  500000,  1000000, 2500000,  5000000,  10000000,
-                                     30000000, 60000000, 120000000};
+    static const uint64_t le_us[] = {1000,     2500,     5000,     10000,    25000,   50000,
+                                     100000,   250000,   500000,   1000000,  2500000, 5000000,
+                                     10000000, 30000000, 60000000, 120000000};
 
     buf_printf(out, "# HELP %s %s\n# TYPE %s histogram\n", name, help, name);
     for (size_t i = 0; i < ARRAY_LEN(le_us); i++) {
@@ -50,8 +50,8 @@ static void put_finished(struct buf *out, const struct metrics *m, struct str mo
     const struct {
         const char *reason;
         uint64_t n;
-    } all[] = {{"stop", m->finished_stop}, {"length", m->finished_length},
-               {"abort", m->finished_abort}};
+    } all[] = {
+        {"stop", m->finished_stop}, {"length", m->finished_length}, {"abort", m->finished_abort}};
 
     buf_c(out, "# HELP vllm:request_success_total Requests that ended, by reason.\n"
                "# TYPE vllm:request_success_total counter\n");
@@ -74,8 +74,7 @@ void metrics_write(struct buf *out, const struct metrics *m, const struct metric
          (double)g->blocks.referenced / (double)g->blocks.total},
         {"vllm:prompt_tokens_total", "counter", "Prompt tokens of started requests.",
          (double)m->prompt_tokens},
-        {"vllm:generation_tokens_total", "counter", "Tokens generated.",
-         (double)g->decode_tokens},
+        {"vllm:generation_tokens_total", "counter", "Tokens generated.", (double)g->decode_tokens},
         {"vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.",
          (double)m->prompt_tokens},
         {"vllm:prefix_cache_hits_total", "counter", "Prompt tokens found cached.",
@@ -94,8 +93,7 @@ void metrics_write(struct buf *out, const struct metrics *m, const struct metric
         {"tollgate_worker_flops_total", "counter", "Multiply-adds of all matrices, times two.",
          rows * (double)s->weights->flop_per_token},
         {"tollgate_worker_kv_blocks", "gauge", "KV blocks of the pool.", g->blocks.total},
-        {"tollgate_worker_kv_blocks_free", "gauge", "KV blocks that hold nothing.",
-         g->blocks.free},
+        {"tollgate_worker_kv_blocks_free", "gauge", "KV blocks that hold nothing.", g->blocks.free},
         {"tollgate_worker_kv_blocks_cached", "gauge", "KV blocks kept for hits, not in use.",
          g->blocks.cached_idle},
         {"tollgate_worker_chunks_held", "gauge", "Chunk hashes told on /kv_events.",

@@ -1,7 +1,7 @@
 /* metrics.h - the worker's counters and what GET /metrics makes of them (Prometheus text).
  *
- * Names are vLLM's where vLLM has one, so that dashboards and gateways read both; what is ours alone
- * begins with tollgate_worker_. One thread (the serving loop). */
+ * Names are vLLM's where vLLM has one, so that dashboards and gateways read both; what is ours
+ * alone begins with tollgate_worker_. One thread (the serving loop). */
 #ifndef WORKER_METRICS_H
 #define WORKER_METRICS_H
 
@@ -10,7 +10,7 @@
 #include "worker/engine/engine.h"
 
 struct metrics {
-    struct hist ttft, tpot, queue, e2e; /* microseconds */
+    struct hist ttft, tpot, queue, e2e;                       /* microseconds */
     uint64_t prompt_tokens, cached_tokens, generation_tokens; /* of requests that started */
     uint64_t finished_stop, finished_length, finished_abort, refused;
     uint64_t kv_resyncs; /* snapshots sent on /kv_events */

@@ -33,7 +33,8 @@ static const struct option table[] = {
     {"--threads", "N", OPTION_COUNT, AT(threads), 1, THREADS_MAX,
      "threads that compute. Default: one a core."},
     {"--max-model-len", "N", OPTION_COUNT, AT(max_model_len), 2, 1u << 24,
-     "tokens of prompt and answer together. Default: the model's context, or what the KV pool holds."},
+     "tokens of prompt and answer together. Default: the model's context, or what the KV pool "
+     "holds."},
     {"--kv-bytes", "SIZE", OPTION_BYTES, AT(kv_bytes), 1u << 16, 1ull << 46,
      "memory for the KV cache, with K, M or G. Default 512M."},
     {"--max-num-seqs", "N", OPTION_COUNT, AT(max_num_seqs), 1, 4096,
@@ -111,7 +112,8 @@ static bool set(struct options *o, const struct option *k, const char *value, st
     }
     if (k->kind == OPTION_LEVEL) {
         return parse_level(str_c(value), (enum log_level *)(void *)field) ||
-               err_set(e, ERR_INPUT, "--log-level is debug, info, warn or error, not \"%s\"", value);
+               err_set(e, ERR_INPUT, "--log-level is debug, info, warn or error, not \"%s\"",
+                       value);
     }
     ok = k->kind == OPTION_BYTES ? parse_bytes(str_c(value), &n) : str_u64(str_c(value), &n);
     if (!ok || n < k->least || n > k->most) {
@@ -136,9 +138,14 @@ bool options_parse(struct options *o, int argc, char **argv, struct err *e)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
 
-    *o = (struct options){.listen = "127.0.0.1:9001", .backend = "cpu", .kv_bytes = 512u << 20,
-                          .max_num_seqs = 16, .max_waiting = 256, .step_tokens = 256,
-                          .drain_s = 30, .log_level = LOG_INFO};
+    *o = (struct options){.listen = "127.0.0.1:9001",
+                          .backend = "cpu",
+                          .kv_bytes = 512u << 20,
+                          .max_num_seqs = 16,
+                          .max_waiting = 256,
+                          .step_tokens = 256,
+                          .drain_s = 30,
+                          .log_level = LOG_INFO};
     o->threads = cores > 0 ? u64_min((uint64_t)cores, THREADS_MAX) : 1;
     for (int i = 1; i < argc; i++) {
         struct str name = str_c(argv[i]), value;

@@ -8,7 +8,8 @@
 #define OPTIONS_KEY_MAX 256
 
 struct options {
-    const char *model, *listen, *backend, *key_file, *served_name, *chat_format; /* NULL: not given */
+    const char *model, *listen, *backend, *key_file, *served_name,
+        *chat_format; /* NULL: not given */
     uint64_t threads, max_model_len, kv_bytes, max_num_seqs, max_waiting, step_tokens, drain_s;
     enum log_level log_level;
     bool help;

@@ -8,11 +8,11 @@
 
 struct layout {
     const struct tokenizer *tokenizer;
-    struct buf run;       /* plain text since the last special token */
-    uint64_t flat;        /* length of the flat text so far, the run included */
-    int32_t *ids;         /* [cap], as are the next two; moved into the prompt at the end */
-    uint32_t *end;        /* flat offset just after the token */
-    uint32_t *settled;    /* count of leading tokens up to and with the last boundary at or before i */
+    struct buf run;    /* plain text since the last special token */
+    uint64_t flat;     /* length of the flat text so far, the run included */
+    int32_t *ids;      /* [cap], as are the next two; moved into the prompt at the end */
+    uint32_t *end;     /* flat offset just after the token */
+    uint32_t *settled; /* count of leading tokens up to and with the last boundary at or before i */
     uint32_t n, cap;
     struct token *scratch; /* [scratch_cap] */
     uint32_t scratch_cap;
@@ -279,8 +279,7 @@ bool prompt_chat(struct prompt *p, const struct tokenizer *t, enum chat_family f
             goto out;
         }
     }
-    ok = end_run(&l) &&
-         (key == NULL || chat_chunks(p, &l, a, root, &r, segment_flat, *key, e));
+    ok = end_run(&l) && (key == NULL || chat_chunks(p, &l, a, root, &r, segment_flat, *key, e));
     p->ids = l.ids;
     p->n_ids = l.n;
     l.ids = NULL;

@@ -1,4 +1,5 @@
-/* prompt.h - from a parsed request to token ids, and from its prefix chunks to the tokens that end them.
+/* prompt.h - from a parsed request to token ids, and from its prefix chunks to the tokens that end
+ * them.
  *
  * Pure: the tokenizer is immutable, everything else is an argument. A chunk of the canonical text
  * (cache/prefix.h) is bound to the last token before the last pre-token boundary that lies before
@@ -22,7 +23,8 @@ struct prompt {
 };
 
 void prompt_fini(struct prompt *p); /* all zero is fine */
-/* root: a checked chat request. key NULL: no chunks. false with a story: ERR_LIMIT, ERR_NO_MEMORY. */
+/* root: a checked chat request. key NULL: no chunks. false with a story: ERR_LIMIT, ERR_NO_MEMORY.
+ */
 MUST_USE bool prompt_chat(struct prompt *p, const struct tokenizer *t, enum chat_family f,
                           struct arena *a, const struct json *root, const struct prefix_key *key,
                           struct err *e);

@@ -1,4 +1,5 @@
-/* ring.h - a bounded queue of fixed-size items between exactly two threads: one pushes, one pops. */
+/* ring.h - a bounded queue of fixed-size items between exactly two threads: one pushes, one pops.
+ */
 #ifndef WORKER_RING_H
 #define WORKER_RING_H
 
@@ -7,10 +8,10 @@
 #include <stdatomic.h>
 
 struct ring {
-    uint8_t *items;     /* owned; [cap][item_bytes] */
+    uint8_t *items;         /* owned; [cap][item_bytes] */
     size_t item_bytes, cap; /* cap is a power of two */
-    _Atomic size_t head; /* next to pop; written by the popping thread only */
-    _Atomic size_t tail; /* next to push; written by the pushing thread only */
+    _Atomic size_t head;    /* next to pop; written by the popping thread only */
+    _Atomic size_t tail;    /* next to push; written by the pushing thread only */
 };
 
 static inline void ring_init(struct ring *r, size_t item_bytes, size_t items_min)

@@ -1,9 +1,11 @@
-/* serve.c - the life of the server and of its jobs: streams in, engine news in, one table of states. */
+/* serve.c - the life of the server and of its jobs: streams in, engine news in, one table of
+ * states. */
 #include "worker/job.h"
 
 #include <stdio.h>
 
-#define OUT_BYTES_MAX ((size_t)128 << 20) /* one answer as JSON; the server's own bound is lower */
+#define OUT_BYTES_MAX ((size_t)128 << 20) /* one answer as JSON; the server's own bound is lower   \
+                                           */
 #define DRAIN_FLUSH_US 500000             /* after the limit: for the last error events to leave */
 
 void job_set_state(struct job *j, enum job_state to)
@@ -61,8 +63,7 @@ struct job *serve_live_event(struct serve *s, struct uuid event)
 /* Brings the receipt up to date; one that is final stays as it is. */
 static void note_receipt(struct job *j, enum receipt_state state)
 {
-    struct receipt *r =
-        uuid_is_zero(j->event) ? NULL : receipts_find(j->serve->receipts, j->event);
+    struct receipt *r = uuid_is_zero(j->event) ? NULL : receipts_find(j->serve->receipts, j->event);
 
     if (r != NULL && receipt_is_live(r)) {
         r->state = state;
@@ -306,11 +307,17 @@ struct serve *serve_new(struct env *env, struct log *log, const struct model *m,
                         struct env_sock *listener, const struct serve_options *o, struct err *e)
 {
     struct serve *s = mem_new(sizeof(*s));
-    struct http_app app = {.ctx = s, .on_head = on_head, .on_body = on_body,
-                           .on_body_end = on_body_end, .on_drain = on_drain, .on_close = on_close};
+    struct http_app app = {.ctx = s,
+                           .on_head = on_head,
+                           .on_body = on_body,
+                           .on_body_end = on_body_end,
+                           .on_drain = on_drain,
+                           .on_close = on_close};
     struct http_limits limits = http_limits_default;
-    struct engine_options g = {.kv_blocks = o->kv_blocks, .sequences_max = o->sequences_max,
-                               .waiting_max = o->waiting_max, .step_tokens = o->step_tokens};
+    struct engine_options g = {.kv_blocks = o->kv_blocks,
+                               .sequences_max = o->sequences_max,
+                               .waiting_max = o->waiting_max,
+                               .step_tokens = o->step_tokens};
 
     CHECK(o->sequences_max + o->waiting_max <= 0xFFFF);
     s->env = env;
@@ -359,7 +366,8 @@ static void on_drain_limit(struct env_timer *t)
     struct api_error x = {0};
 
     api_refuse(&x, 503, "server_shutdown", NULL, "This worker is shutting down.");
-    LIST_EACH_SAFE(it, tmp, &s->jobs) {
+    LIST_EACH_SAFE(it, tmp, &s->jobs)
+    {
         struct job *j = CONTAINER_OF(it, struct job, node);
 
         if (j->state == JOB_WAITING || j->state == JOB_RUNNING) {

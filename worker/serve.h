@@ -13,10 +13,10 @@
 struct serve;
 
 struct serve_options {
-    struct str name;          /* served model name; borrowed */
-    enum chat_family family;  /* CHAT_NONE: chat is refused, completions work */
-    struct str worker_key;    /* empty: none, x-tollgate-* headers are then ignored; borrowed */
-    uint32_t max_model_len;   /* prompt and answer, tokens; fits context and pool */
+    struct str name;         /* served model name; borrowed */
+    enum chat_family family; /* CHAT_NONE: chat is refused, completions work */
+    struct str worker_key;   /* empty: none, x-tollgate-* headers are then ignored; borrowed */
+    uint32_t max_model_len;  /* prompt and answer, tokens; fits context and pool */
     uint32_t kv_blocks, sequences_max, waiting_max, step_tokens;
 };
 

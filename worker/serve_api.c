@@ -104,8 +104,7 @@ static bool read_headers(struct job *j, const struct http_head *h, struct api_er
     j->request.class = str_eq(class, STR("interactive")) ? ENGINE_INTERACTIVE
                        : str_eq(class, STR("batch"))     ? ENGINE_BATCH
                                                          : ENGINE_STANDARD;
-    j->usage_each =
-        str_eq(http_field(&h->fields, STR("x-tollgate-usage")), STR("each"));
+    j->usage_each = str_eq(http_field(&h->fields, STR("x-tollgate-usage")), STR("each"));
     return true;
 }
 

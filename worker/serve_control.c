@@ -1,4 +1,5 @@
-/* serve_control.c - all that is no generation: models, health, metrics, receipts, aborts, kv events.
+/* serve_control.c - all that is no generation: models, health, metrics, receipts, aborts, kv
+ * events.
  *
  * /health and /metrics are open; the rest needs the worker key when one is configured, and what is
  * the gateway's alone (/events, /abort, /kv_events) exists only then. */
@@ -82,7 +83,8 @@ static uint32_t subscribers(const struct serve *s)
 
 static void send_metrics(struct serve *s, struct http_stream *st)
 {
-    struct metrics_state m = {.model = s->o.name, .weights = s->model,
+    struct metrics_state m = {.model = s->o.name,
+                              .weights = s->model,
                               .subscribers = subscribers(s),
                               .chunks_held = kv_events_count(s->kv)};
     const struct http_field type = {STR("content-type"),
@@ -160,8 +162,11 @@ static void abort_event(struct serve *s, struct http_stream *st, struct str id)
 
 void control_answer_waiters(struct job *j, enum receipt_state state)
 {
-    struct receipt r = {.event = j->event, .state = state, .prompt = j->prompt_tokens,
-                        .cached = j->cached_tokens, .completion = j->completion_tokens};
+    struct receipt r = {.event = j->event,
+                        .state = state,
+                        .prompt = j->prompt_tokens,
+                        .cached = j->cached_tokens,
+                        .completion = j->completion_tokens};
 
     for (uint32_t i = 0; i < j->n_waiters; i++) {
         http_stream_set_user(j->waiters[i], NULL);
@@ -336,9 +341,9 @@ enum route {
     ROUTE_HEALTH,
     ROUTE_METRICS,
     ROUTE_MODELS,
-    ROUTE_MODEL,     /* the rest of the path is its argument */
-    ROUTE_EVENT,     /* likewise */
-    ROUTE_ABORT,     /* likewise */
+    ROUTE_MODEL, /* the rest of the path is its argument */
+    ROUTE_EVENT, /* likewise */
+    ROUTE_ABORT, /* likewise */
     ROUTE_KV_EVENTS,
 };
 

@@ -121,8 +121,7 @@ static void write_completion(struct json_writer *w, struct job *j, const struct 
     jw_array(w);
     for (size_t i = 0; i < n; i++) {
         jw_u64(w, j->shown_chars);
-        j->shown_chars +=
-            characters(tokenizer_bytes(j->serve->model->tokenizer, t[i].r.id, false));
+        j->shown_chars += characters(tokenizer_bytes(j->serve->model->tokenizer, t[i].r.id, false));
     }
     jw_end_array(w);
     jw_end_object(w);

@@ -1,4 +1,5 @@
-/* serve_params.c - the fields of a request body: ranges, shapes, and a refusal that names the field.
+/* serve_params.c - the fields of a request body: ranges, shapes, and a refusal that names the
+ * field.
  *
  * Unknown fields are accepted: strict refusals broke real clients. A field that would change the
  * answer and cannot be honoured is refused, never ignored. null counts as absent. */
@@ -99,8 +100,7 @@ static bool parse_sampling(struct job *j, struct api_error *x)
 
     *p = (struct sample_params){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
     if (!get_float(j, "temperature", 0, 2, &p->temperature, x) ||
-        !get_float(j, "top_p", 0, 1, &p->top_p, x) ||
-        !get_float(j, "min_p", 0, 1, &p->min_p, x) ||
+        !get_float(j, "top_p", 0, 1, &p->top_p, x) || !get_float(j, "min_p", 0, 1, &p->min_p, x) ||
         !get_float(j, "presence_penalty", -2, 2, &p->presence_penalty, x) ||
         !get_float(j, "frequency_penalty", -2, 2, &p->frequency_penalty, x) ||
         !get_float(j, "repetition_penalty", 0.01, 2, &p->repetition_penalty, x) ||
@@ -135,7 +135,8 @@ static bool parse_bias(struct job *j, struct api_error *x)
 
         if (!str_u64(b->key, &id) || id >= j->serve->model->vocab) {
             return api_refuse(x, 400, NULL, "logit_bias",
-                              "'logit_bias' has the key \"" STR_FMT "\", which is no token id below %u.",
+                              "'logit_bias' has the key \"" STR_FMT
+                              "\", which is no token id below %u.",
                               (int)size_min(b->key.n, 32), b->key.p, j->serve->model->vocab);
         }
         if (b->type != JSON_NUMBER || !json_f64(b, &d) || d < -100 || d > 100) {
@@ -211,8 +212,9 @@ static bool parse_stop(struct job *j, struct api_error *x)
 /* max_completion_tokens wins over its older name. */
 static bool parse_max_tokens(struct job *j, struct api_error *x)
 {
-    const char *name = j->chat && field(j, "max_completion_tokens") != NULL ? "max_completion_tokens"
-                                                                             : "max_tokens";
+    const char *name = j->chat && field(j, "max_completion_tokens") != NULL
+                           ? "max_completion_tokens"
+                           : "max_tokens";
     const struct json *v = field(j, name);
     int64_t n = 0;
     double d;
@@ -260,8 +262,8 @@ static bool parse_model(struct job *j, struct api_error *x)
     }
     if (!str_eq(v->text, j->serve->o.name)) {
         return api_refuse(x, 404, "model_not_found", "model",
-                          "The model `" STR_FMT "` does not exist here; this worker serves `" STR_FMT
-                          "`.",
+                          "The model `" STR_FMT
+                          "` does not exist here; this worker serves `" STR_FMT "`.",
                           (int)size_min(v->text.n, 128), v->text.p, STR_ARG(j->serve->o.name));
     }
     return true;
@@ -272,7 +274,8 @@ static bool parse_format(struct job *j, struct api_error *x)
     const struct json *v = field(j, "response_format");
     const struct json *type = v != NULL ? json_get(v, STR("type")) : NULL;
 
-    if (v == NULL || (type != NULL && type->type == JSON_STRING && str_eq(type->text, STR("text")))) {
+    if (v == NULL ||
+        (type != NULL && type->type == JSON_STRING && str_eq(type->text, STR("text")))) {
         return true;
     }
     return unsupported(x, "response_format", "other than {\"type\": \"text\"} is not supported");
@@ -419,6 +422,6 @@ bool params_parse(struct job *j, struct api_error *x)
         return api_refuse(x, 400, "invalid_json", NULL, "The body must be a JSON object.");
     }
     return parse_model(j, x) && parse_stream(j, x) && parse_max_tokens(j, x) &&
-           parse_count(j, "n", x) && parse_sampling(j, x) && parse_bias(j, x) &&
-           parse_stop(j, x) && (j->chat ? parse_chat(j, x) : parse_completion(j, x));
+           parse_count(j, "n", x) && parse_sampling(j, x) && parse_bias(j, x) && parse_stop(j, x) &&
+           (j->chat ? parse_chat(j, x) : parse_completion(j, x));
 }

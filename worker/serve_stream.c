@@ -1,8 +1,8 @@
 /* serve_stream.c - from engine events to an answer: chunks of a stream, or one object at the end.
  *
- * A stream is: head and a first chunk with the first token, a chunk for each piece of text that may be
- * shown, a chunk with the finish reason and no text, the usage chunk if asked for, [DONE].
- * It ends in exactly one of that, an error event, or the client gone. */
+ * A stream is: head and a first chunk with the first token, a chunk for each piece of text that may
+ * be shown, a chunk with the finish reason and no text, the usage chunk if asked for, [DONE]. It
+ * ends in exactly one of that, an error event, or the client gone. */
 #include "worker/job.h"
 
 static void open_object(struct json_writer *w, const struct job *j, const char *object)
@@ -118,7 +118,8 @@ static void send_usage_chunk(struct job *j)
     send_out(j);
 }
 
-/* Text that may be shown and was not sent: a chunk, with the log-probabilities that came with it. */
+/* Text that may be shown and was not sent: a chunk, with the log-probabilities that came with it.
+ */
 static void send_text(struct job *j)
 {
     if (j->text.len > 0) {

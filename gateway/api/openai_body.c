@@ -161,7 +161,9 @@ void openai_engine_body(const struct openai_request *r, enum engine_kind kind,
             jw_value(&w, m);
         }
     }
-    jw_ki64(&w, "max_tokens", max_tokens);
+    if (max_tokens >= 0) {
+        jw_ki64(&w, "max_tokens", max_tokens);
+    }
     jw_kbool(&w, "stream", stream);
     if (stream) {
         jw_key(&w, STR("stream_options"));

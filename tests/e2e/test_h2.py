@@ -79,7 +79,8 @@ def test_a_stalled_reader_holds_back_its_worker_and_nobody_else(gate):
         assert c.until(lambda: len(c.st[stuck[0]]["data"]) > 1 << 23, 20)
         c.c.reset_stream(stuck[0], 8)
         c.flush()
-        until(lambda: all(r["state"] == "aborted" for _, r in gate.seen("stalled-")), 10, "every worker stopped")
+        running = lambda: [(r["event"], r["state"]) for _, r in gate.seen("stalled-") if r["state"] != "aborted"]
+        until(lambda: not running(), 20, "every worker stopped", 0.2) if running() else None
     gate.idle()
 
 

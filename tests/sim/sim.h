@@ -11,6 +11,7 @@
 #include "base/env.h"
 
 #define SIM_WALL_US 1791000000000000u /* 2026-10-03, 04:00:00 UTC */
+#define SIM_MONTH_END_US 1793491200000000u /* 2026-11-01, 00:00:00 UTC */
 #define SIM_PORT_GATEWAY 8080
 
 /* splitmix64: small, fast, any seed is a good one. */
@@ -62,6 +63,7 @@ struct sim_due { /* one armed timer */
 struct sim {
     uint64_t seed;
     uint64_t now_us;
+    uint64_t wall_us; /* at now_us 0 */
     uint64_t order; /* of arming: equal times fire in it */
     struct sim_due *heap;
     uint32_t n_due, cap_due;

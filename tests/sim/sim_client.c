@@ -451,7 +451,7 @@ static struct ask *ask_new(struct client *c)
     a->stream = sim_chance(r, 700);
     a->chat = sim_chance(r, 800);
     a->include_usage = sim_chance(r, 600);
-    a->max_tokens = sim_chance(r, 300) ? -1 : (int64_t)sim_range(r, 1, sim_chance(r, 300) ? 1500 : 200);
+    a->max_tokens = sim_chance(r, 400) ? -1 : (int64_t)sim_range(r, 1, sim_chance(r, 400) ? 2500 : 200);
     a->filler = (unsigned)sim_below(r, sim_chance(r, 200) ? 20000 : 600);
     if (sim_chance(r, 150)) {
         a->leave_in_us = sim_range(r, 1, sim_chance(r, 500) ? 300000 : 6000000);

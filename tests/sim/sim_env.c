@@ -187,7 +187,7 @@ static uint64_t sim_now_us(struct env *e)
 
 static uint64_t sim_wall_us(struct env *e)
 {
-    return SIM_WALL_US + sim_host_of(e)->sim->now_us;
+    return sim_host_of(e)->sim->wall_us + sim_host_of(e)->sim->now_us;
 }
 
 static void sim_random(struct env *e, void *p, size_t n)
@@ -370,6 +370,7 @@ struct sim *sim_new(uint64_t seed, bool verbose)
     s->seed = seed;
     s->verbose = verbose;
     s->now_us = 1000000;
+    s->wall_us = SIM_WALL_US;
     s->trace = 0xcbf29ce484222325;
     s->net.state = sim_rng_next(&root);
     s->file.state = sim_rng_next(&root);

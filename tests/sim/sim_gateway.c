@@ -11,9 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define JOURNAL_STEP_MIN_US 200
-#define JOURNAL_STEP_MAX_US 15000 /* a slow fdatasync */
-#define SHIP_EXTRA_US 5000
 #define RESTART_MAX_US 3000000
 #define DRAIN_US 4000000
 
@@ -47,12 +44,12 @@ static int compare_keys(const void *a, const void *b)
     return memcmp(((const struct snap_key *)a)->hmac, ((const struct snap_key *)b)->hmac, SHA256_BYTES);
 }
 
-static int64_t spent_of(const struct store_sim *s, int32_t tenant_id, int32_t key_id)
+static int64_t spent_of(const struct store_sim *s, int32_t period, int32_t tenant_id, int32_t key_id)
 {
     int64_t pusd = 0;
 
     for (size_t i = 0; i < s->n; i++) {
-        if (s->rows[i].tenant_id == tenant_id && (key_id == 0 || s->rows[i].key_id == key_id)) {
+        if (quota_period(s->rows[i].occurred_us) == period && s->rows[i].tenant_id == tenant_id && (key_id == 0 || s->rows[i].key_id == key_id)) {
             pusd += s->rows[i].cost_pusd;
         }
     }
@@ -74,12 +71,12 @@ static void snapshot_tenants(struct world_sim *w, struct snapshot *s)
     s->keys = arena_array(&s->arena, WORLD_KEYS, sizeof(*s->keys));
     for (int32_t i = 0; i < WORLD_TENANTS; i++) {
         s->tenants[i] = (struct snap_tenant){.tenant_id = i + 1, .name = STR("tenant"), .scope_salt = STR("5a17"), .timezone = STR("UTC"),
-                                             .limits = w->tenant_limits[i], .spent_nusd = spent_of(&w->store, i + 1, 0),
+                                             .limits = w->tenant_limits[i], .spent_nusd = spent_of(&w->store, s->spent_period, i + 1, 0),
                                              .month_from_us = SIM_WALL_US - SIM_WALL_US % 86400000000u, .month_until_us = SIM_WALL_US * 2};
     }
     for (int32_t i = 0; i < WORLD_KEYS; i++) {
         s->keys[i] = (struct snap_key){.key_id = 100 + i, .tenant_id = 1 + i / 2, .project_id = 1, .user_id = 1, .limits = w->key_limits[i],
-                                       .spent_nusd = spent_of(&w->store, 1 + i / 2, 100 + i), .name = STR("key"), .redacted = STR("tg_a...z")};
+                                       .spent_nusd = spent_of(&w->store, s->spent_period, 1 + i / 2, 100 + i), .name = STR("key"), .redacted = STR("tg_a...z")};
         memcpy(s->keys[i].hmac, w->key_hmac[i], SHA256_BYTES);
     }
     qsort(s->keys, WORLD_KEYS, sizeof(*s->keys), compare_keys);
@@ -91,7 +88,7 @@ struct snapshot *gateway_snapshot(struct world_sim *w)
     int16_t *models = arena_array(&s->arena, 3, sizeof(*models));
 
     s->version = w->lives;
-    s->made_wall_us = SIM_WALL_US + w->sim->now_us;
+    s->made_wall_us = w->sim->wall_us + w->sim->now_us;
     s->spent_period = quota_period(s->made_wall_us);
     s->spent_gateway = 1;
     for (unsigned i = 0; i < w->store.n_epochs; i++) {
@@ -117,7 +114,8 @@ struct snapshot *gateway_snapshot(struct world_sim *w)
     s->workers = arena_array(&s->arena, s->n_workers, sizeof(*s->workers));
     for (unsigned i = 0; i < s->n_workers; i++) {
         s->workers[i] = (struct snap_worker){.worker_id = w->workers[i].worker_id, .url = str_c(w->workers[i].url),
-                                             .engine = (int16_t)w->workers[i].engine, .models = models, .n_models = 3};
+                                             .engine = (int16_t)w->workers[i].engine, .models = models, .n_models = 3,
+                                             .draining = w->workers[i].draining, .removed = w->workers[i].unlisted};
     }
     return s;
 }
@@ -333,6 +331,24 @@ void gateway_bury(struct world_sim *w)
     }
     free_all(w);
     env_timer_arm(&w->workers[0].host.env, &w->restart_timer, w->sim->now_us + sim_range(&w->rng, 1000, RESTART_MAX_US));
+}
+
+/* What control does when Postgres tells of a change. */
+void gateway_reload(struct world_sim *w)
+{
+    struct control *c = &w->control;
+    struct snapshot *s;
+    struct world *old = c->world;
+
+    if (w->gw == NULL || w->gateway_host.dead) {
+        return;
+    }
+    s = gateway_snapshot(w);
+    c->world = fleet_world(c->fleet, s);
+    snapshot_unref(s);
+    world_unref(old);
+    loop_offer_world(w->gw->loop[0], c->world);
+    sim_trace(w->sim, "reload: %u workers", c->world->n_workers);
 }
 
 void gateway_stop(struct world_sim *w)

@@ -10,7 +10,9 @@
 
 #define WORKER_READ_BYTES 8192
 #define KV_BEAT_US 1000000
-#define TOKENS_DEFAULT 300 /* when the request names no bound, around so many */
+#define TOKENS_MAX 300 /* of most answers */
+#define TOKENS_LONG_MAX 2500
+#define ROGUE_PERMILLE 15
 
 enum fate {
     FATE_WELL = 1,
@@ -425,7 +427,7 @@ static void take_request(struct worker_conn *c, bool chat)
     struct world_sim *w = k->w;
     struct sim_attempt *a = &w->attempts[w->n_attempts];
     int64_t max_tokens;
-    uint64_t want = sim_range(&k->rng, 1, TOKENS_DEFAULT * (sim_chance(&k->rng, 150) ? 6 : 1));
+    uint64_t want = sim_range(&k->rng, 1, sim_chance(&k->rng, 250) ? TOKENS_LONG_MAX : TOKENS_MAX);
 
     CHECK(w->n_attempts < WORLD_ATTEMPTS_MAX);
     c->attempt = ++w->n_attempts;
@@ -436,6 +438,11 @@ static void take_request(struct worker_conn *c, bool chat)
     read_body(c, a, &max_tokens);
     a->cached = (int64_t)sim_below(&k->rng, (uint64_t)a->prompt + 1);
     a->goal = max_tokens >= 0 && want > (uint64_t)max_tokens ? (uint32_t)max_tokens : (uint32_t)want;
+    if (k->trouble > 0 && sim_chance(&k->rng, ROGUE_PERMILLE)) {
+        a->rogue = true;
+        a->prompt *= 20;
+        a->goal += (uint32_t)sim_below(&k->rng, 100);
+    }
     c->fate = draw_fate(k);
     c->fate_at = (uint32_t)sim_below(&k->rng, a->goal + 1);
     c->finish_with_text = sim_chance(&k->rng, 200);

@@ -17,7 +17,7 @@
 
 static int64_t draw_budget(struct sim_rng *r)
 {
-    return (int64_t)sim_range(r, 2, sim_chance(r, 500) ? 40 : 400) * 100000000; /* 0.0002 to 0.04 USD */
+    return (int64_t)sim_range(r, 4, sim_chance(r, 500) ? 30 : 600) * 100000000; /* 0.0004 to 0.06 USD */
 }
 
 static void draw_limits(struct world_sim *w)
@@ -72,6 +72,9 @@ static void draw_plan(struct world_sim *w, bool fsync_fails)
     p->segment_records = (uint32_t)sim_range(r, 4, sim_chance(r, 500) ? 20 : 400);
     p->trouble_until_us = w->sim->now_us + sim_range(r, 2000000, TROUBLE_MAX_US);
     p->drain = sim_chance(r, 400);
+    if (sim_chance(r, 200)) { /* the month ends while requests run */
+        w->sim->wall_us = SIM_MONTH_END_US - sim_below(r, TROUBLE_MAX_US);
+    }
     if (calm) {
         return;
     }
@@ -81,6 +84,7 @@ static void draw_plan(struct world_sim *w, bool fsync_fails)
     p->worker_kills = sim_chance(r, 400) ? (unsigned)sim_range(r, 1, 3) : 0;
     p->store_outages = sim_chance(r, 400) ? 2 : 0;
     p->disk_fulls = sim_chance(r, 150) ? 1 : 0;
+    p->reloads = sim_chance(r, 400) ? 4 : 0;
     w->store.trouble = sim_chance(r, 500) ? (unsigned)sim_below(r, 300) : 0;
     for (unsigned i = 0; i < p->workers; i++) {
         w->workers[i].trouble = sim_chance(r, 700) ? (unsigned)sim_below(r, 400) : 0;
@@ -96,7 +100,7 @@ static void make_trouble(struct world_sim *w)
     struct worker_sim *k = &w->workers[sim_below(r, p->workers)];
 
     w->sim->faults.file_full = 0;
-    switch (sim_below(r, 6)) {
+    switch (sim_below(r, 7)) {
     case 0:
         if (p->kills > 0 && w->gw != NULL && !w->gateway_host.dead) {
             p->kills--;
@@ -127,6 +131,14 @@ static void make_trouble(struct world_sim *w)
             w->sim->faults.file_full = (unsigned)sim_range(r, 10, 900);
         }
         return;
+    case 5:
+        if (p->reloads > 0) {
+            p->reloads--;
+            k->draining = sim_chance(r, 400);
+            k->unlisted = !k->draining && sim_chance(r, 400);
+            gateway_reload(w);
+        }
+        return;
     default:
         w->sim->faults.file_sync = p->fsync_fails ? (unsigned)sim_below(r, 20) : 0;
         return;
@@ -144,8 +156,10 @@ static void end_trouble(struct world_sim *w)
     for (unsigned i = 0; i < w->plan.workers; i++) {
         w->workers[i].sick = false;
         w->workers[i].trouble = 0;
+        w->workers[i].draining = w->workers[i].unlisted = false;
         worker_up(&w->workers[i]);
     }
+    gateway_reload(w);
     w->quiet = true;
 }
 

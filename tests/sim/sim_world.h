@@ -90,6 +90,7 @@ struct sim_attempt {
     int64_t prompt, cached;
     uint32_t generated;  /* tokens computed */
     uint32_t goal;       /* computed when nothing stops it */
+    bool rogue;          /* claims or computes more than it may: the bill stays within the hold */
     const char *state;   /* as /events says */
     bool running, forgotten; /* forgotten: its worker restarted since */
     bool lost;           /* a kill took its DISPATCH before it was on the disk */
@@ -113,6 +114,7 @@ struct worker_sim {
     unsigned n_tombs;
     uint64_t kv_seq;
     bool sick;                 /* /health answers 503 */
+    bool draining, unlisted;   /* as the configuration has it */
     struct sim_rng rng;
 };
 
@@ -151,7 +153,7 @@ const struct entry *store_row_of_event(const struct store_sim *s, struct uuid ev
 struct plan { /* what this seed's run is like */
     unsigned clients, workers;
     uint64_t trouble_until_us; /* faults and killings end here */
-    unsigned kills, worker_kills, store_outages, disk_fulls;
+    unsigned kills, worker_kills, store_outages, disk_fulls, reloads;
     bool drain, fsync_fails;
     uint32_t segment_records;
 };
@@ -199,6 +201,7 @@ bool gateway_start(struct world_sim *w);
 void gateway_kill(struct world_sim *w, bool power);
 void gateway_bury(struct world_sim *w); /* frees what a dead one left behind */
 void gateway_stop(struct world_sim *w); /* an orderly end */
+void gateway_reload(struct world_sim *w); /* a changed configuration */
 bool gateway_is_idle(const struct world_sim *w);
 struct snapshot *gateway_snapshot(struct world_sim *w);
 

@@ -135,6 +135,8 @@ def test_headers_compile_alone(folder, tmp_path):
     flags = subprocess.run(["pkg-config", "--cflags", "libpq"], capture_output=True, text=True).stdout.split()
     bad = []
     for h in sorted((TOP / folder).rglob("*.h")):
+        if h.name.endswith("_body.h"):
+            continue  # a kernel's text, compiled once a level by the file that sets the level's macros
         one = tmp_path / "one.c"
         one.write_text('#include "%s"\n#include "%s"\nextern int unused;\n' % (rel(h), rel(h)))
         r = subprocess.run([cc, "-std=gnu17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-fsyntax-only", "-I", str(TOP), *flags, str(one)], capture_output=True, text=True)

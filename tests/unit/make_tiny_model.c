@@ -1,4 +1,5 @@
-/* make_tiny_model.c - writes the tiny model to the path given, for tests that drive a real worker. */
+/* make_tiny_model.c - writes the tiny model to the path given, for tests that drive a real worker.
+ */
 #include <stdio.h>
 
 #include "tests/unit/tiny_model.h"

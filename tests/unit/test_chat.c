@@ -1,5 +1,5 @@
-/* test_chat.c - renderings and prompts: golden texts and ids, content that is never markup, and chunks
- * that are bound to tokens which nothing after the chunk can change. */
+/* test_chat.c - renderings and prompts: golden texts and ids, content that is never markup, and
+ * chunks that are bound to tokens which nothing after the chunk can change. */
 #include "worker/prompt.h"
 
 #include <setjmp.h>
@@ -50,8 +50,8 @@ static struct model *tiny_model(void)
     return m;
 }
 
-/* The text of a rendering; without the generation prompt unless `generate`, and then without the end
- * of the last message when it is to be continued. */
+/* The text of a rendering; without the generation prompt unless `generate`, and then without the
+ * end of the last message when it is to be continued. */
 static void flatten(const struct chat_rendering *r, bool generate, bool continued, struct buf *out)
 {
     uint32_t n = r->count;
@@ -177,12 +177,12 @@ static void roles_parts_and_calls_become_text(void **state)
                "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
                "{\"type\":\"text\",\"text\":\"b\"}]}]",
                "<|im_start|>user\nab<|im_end|>\n" GENERATE);
-    check_text(CHAT_CHATML,
-               "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":"
-               "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}},{\"function\":"
-               "{\"name\":\"g\",\"arguments\":\"1\"}}]},{\"role\":\"tool\",\"content\":\"r\"}]",
-               "<|im_start|>assistant\nf({})\ng(1)<|im_end|>\n<|im_start|>tool\nr<|im_end|>\n"
-               GENERATE);
+    check_text(
+        CHAT_CHATML,
+        "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":"
+        "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}},{\"function\":"
+        "{\"name\":\"g\",\"arguments\":\"1\"}}]},{\"role\":\"tool\",\"content\":\"r\"}]",
+        "<|im_start|>assistant\nf({})\ng(1)<|im_end|>\n<|im_start|>tool\nr<|im_end|>\n" GENERATE);
     check_text(CHAT_CHATML,
                "[{\"role\":\"assistant\",\"content\":\"t\",\"tool_calls\":[{\"function\":"
                "{\"name\":\"f\",\"arguments\":\"{}\"}}]}]",
@@ -242,8 +242,8 @@ static uint32_t below(uint32_t *rng, uint32_t n)
 
 static void random_words(uint32_t *rng, struct buf *b, uint32_t n)
 {
-    static const char *const words[] = {"the ", "and", " ", "\\n", "ser", "ing ", "12", "'s",
-                                        "the user", "a", "  ", "\xC3\xBC", "."};
+    static const char *const words[] = {"the ", "and",      " ", "\\n", "ser",      "ing ", "12",
+                                        "'s",   "the user", "a", "  ",  "\xC3\xBC", "."};
 
     for (uint32_t i = 0; i < n; i++) {
         buf_c(b, words[below(rng, ARRAY_LEN(words))]);

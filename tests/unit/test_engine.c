@@ -172,8 +172,11 @@ static void chunk_removed(void *ctx, uint64_t chunk)
 
 static struct engine_options options(uint32_t blocks, uint32_t sequences, uint32_t step)
 {
-    return (struct engine_options){.kv_blocks = blocks, .sequences_max = sequences,
-                                   .waiting_max = REQUESTS_MAX, .step_tokens = step, .seed = 9};
+    return (struct engine_options){.kv_blocks = blocks,
+                                   .sequences_max = sequences,
+                                   .waiting_max = REQUESTS_MAX,
+                                   .step_tokens = step,
+                                   .seed = 9};
 }
 
 static void world_open(struct world *w, struct engine_options o)
@@ -200,8 +203,11 @@ static struct case_request *add(struct world *w, uint32_t n_ids, uint32_t max_to
 {
     struct case_request *q = &w->q[w->n];
 
-    q->r = (struct engine_request){.ticket = w->n++, .ids = q->ids, .n_ids = n_ids,
-                                   .max_tokens = max_tokens, .class = ENGINE_STANDARD};
+    q->r = (struct engine_request){.ticket = w->n++,
+                                   .ids = q->ids,
+                                   .n_ids = n_ids,
+                                   .max_tokens = max_tokens,
+                                   .class = ENGINE_STANDARD};
     q->r.sample = (struct sample_params){.top_p = 1, .repetition_penalty = 1};
     for (uint32_t i = 0; i < n_ids; i++) {
         q->ids[i] = (int32_t)(4 + i % 50);
@@ -385,7 +391,8 @@ static void another_salt_never_hits(void **state)
 static void abort_works_in_every_state(void **state)
 {
     (void)state;
-    /* At step k: 0 waiting, 1 and 2 prefilling (120 tokens in chunks of 40), 3 and later decoding. */
+    /* At step k: 0 waiting, 1 and 2 prefilling (120 tokens in chunks of 40), 3 and later decoding.
+     */
     for (uint32_t k = 0; k < 8; k++) {
         static struct world w;
 

@@ -1,4 +1,5 @@
-/* test_pg.c - the door to libpq: parameters, COPY, failures with a class, and no wait without an end. */
+/* test_pg.c - the door to libpq: parameters, COPY, failures with a class, and no wait without an
+ * end. */
 #include "ledger_world.h"
 
 #include <stdio.h>

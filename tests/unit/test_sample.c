@@ -1,4 +1,5 @@
-/* test_sample.c - one token from logits: exact sets, exact ties, and a distribution that is right. */
+/* test_sample.c - one token from logits: exact sets, exact ties, and a distribution that is right.
+ */
 #include "worker/engine/sample.h"
 
 #include <math.h>
@@ -169,7 +170,7 @@ static void penalties_and_bias_move_the_choice(void **state)
     p.frequency_penalty = 0;
     p.presence_penalty = 2;
     assert_int_equal(one(&w, &p, counts, 0), 137); /* 12 - 2 > 9.99 */
-    counts[137] = SAMPLE_COUNT_PROMPT; /* in the prompt only: presence does not look */
+    counts[137] = SAMPLE_COUNT_PROMPT;             /* in the prompt only: presence does not look */
     p.presence_penalty = 2;
     p.frequency_penalty = 2;
     assert_int_equal(one(&w, &p, counts, 0), 137);

@@ -357,6 +357,43 @@ static void killed_backends_lose_nothing_and_repeat_nothing(void **state)
     line_end(&l);
 }
 
+/* An operator replays a folder while its gateway ships it: the second to commit is told and yields.
+ */
+static void two_shippers_of_one_folder_book_each_row_once(void **state)
+{
+    struct line l;
+    struct ship_options o = {.gateway_id = 20};
+    struct ship_stats stats;
+    struct ship *other;
+    uint64_t i;
+
+    (void)state;
+    line_make(&l, 20);
+    put(&l, row_of(&l, 1));
+    put(&l, row_of(&l, 2));
+    ship_all(&l);
+    put(&l, row_of(&l, 3));
+    put(&l, row_of(&l, 4));
+    o.conninfo = str_c(l.conninfo);
+    o.dir = l.dir;
+    other = ship_new(l.env, NULL, NULL, &o, NULL);
+    for (i = 0; i < 50 && !ship_is_caught_up(other); i++) {
+        (void)ship_step(other, l.env);
+    }
+    ship_free(other);
+    assert_int_equal(rows(&l, "count(*)"), 4);
+    ship_all(&l);
+    ship_stats(l.s, &stats);
+    assert_true(stats.failures > 0);
+    assert_int_equal(stats.rows, 2);
+    assert_int_equal(rows(&l, "count(*)"), 4);
+    put(&l, row_of(&l, 5));
+    ship_all(&l);
+    assert_int_equal(rows(&l, "count(*)"), 5);
+    assert_int_equal(rows(&l, "max(gw_seq)"), 5);
+    line_end(&l);
+}
+
 /* Finance's own lines over rows that cost tokens x price and lie within their hold. */
 static void the_reconciliation_of_honest_rows_is_zero(void **state)
 {
@@ -445,6 +482,7 @@ int main(void)
         cmocka_unit_test(what_was_held_for_an_unknown_cost_goes_to_suspense),
         cmocka_unit_test(an_event_closed_twice_is_booked_once),
         cmocka_unit_test(killed_backends_lose_nothing_and_repeat_nothing),
+        cmocka_unit_test(two_shippers_of_one_folder_book_each_row_once),
         cmocka_unit_test(the_reconciliation_of_honest_rows_is_zero),
         cmocka_unit_test(a_row_is_in_postgres_within_a_quarter_of_a_second),
     };

@@ -113,9 +113,18 @@ static void assert_filled(const struct snapshot *s)
     assert_int_equal(s->spent_seq, 12);
 }
 
+/* As the gateway's own role. */
+static struct pg *gateway_pg(void)
+{
+    char conninfo[512];
+
+    world_db_as(&db, "tollgate_gateway", conninfo);
+    return world_pg(conninfo);
+}
+
 static void the_snapshot_is_what_postgres_has(void **state)
 {
-    struct pg *p = world_pg(db.conninfo);
+    struct pg *p = gateway_pg();
     struct snapshot *s = load(p);
     const struct snap_tenant *kiwi = snapshot_tenant(s, 2);
     struct err e = {0};
@@ -136,7 +145,7 @@ static void the_snapshot_is_what_postgres_has(void **state)
 
 static void a_price_is_the_newest_of_the_smallest_band(void **state)
 {
-    struct pg *p = world_pg(db.conninfo);
+    struct pg *p = gateway_pg();
     struct snapshot *s = load(p);
     const uint64_t y2019 = 1546300800000000;
     const uint64_t y2022 = 1640995200000000;
@@ -159,7 +168,7 @@ static void a_price_is_the_newest_of_the_smallest_band(void **state)
 
 static void a_file_brings_the_same_snapshot_back(void **state)
 {
-    struct pg *p = world_pg(db.conninfo);
+    struct pg *p = gateway_pg();
     struct snapshot *s = load(p);
     struct env *env = world_env();
     struct snapshot *again;
@@ -190,7 +199,7 @@ static void a_file_brings_the_same_snapshot_back(void **state)
 
 static void a_damaged_file_is_refused_wherever_the_damage_is(void **state)
 {
-    struct pg *p = world_pg(db.conninfo);
+    struct pg *p = gateway_pg();
     struct snapshot *s = load(p);
     struct env *env = world_env();
     struct err e = {0};

@@ -4,6 +4,8 @@
 
 #include "worker/cpu/kernels.h"
 
+#if defined(__AVX512F__) /* only kernels_avx512.c is compiled for it; elsewhere this is empty */
+
 #include <immintrin.h>
 
 #define LANE_FN static inline __attribute__((always_inline, unused))
@@ -92,4 +94,5 @@ LANE_FN float lanes_top(lanes x)
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
 }
 
+#endif
 #endif

@@ -17,12 +17,12 @@ struct engine {
     uint32_t aborts; /* live sequences with abort set, at most */
     struct engine_stats totals;
     /* The batch of the step at hand. */
-    int32_t *ids;             /* [step_tokens] */
+    int32_t *ids;                              /* [step_tokens] */
     uint32_t *q_start, *q_len, *kv_len, *want; /* [sequences_max] */
-    const uint32_t **table;   /* [sequences_max] */
-    float *logits;            /* [sequences_max][vocab] */
-    uint16_t *counts;         /* [vocab]; all zero between two sequences */
-    void *scratch;            /* of sample_token */
+    const uint32_t **table;                    /* [sequences_max] */
+    float *logits;                             /* [sequences_max][vocab] */
+    uint16_t *counts;                          /* [vocab]; all zero between two sequences */
+    void *scratch;                             /* of sample_token */
 };
 
 /* What the emit callback of one step needs. */
@@ -142,7 +142,8 @@ bool engine_submit(struct engine *g, struct engine_request *r)
 
 static bool mark_abort(struct list *head, uint64_t ticket)
 {
-    LIST_EACH(it, head) {
+    LIST_EACH(it, head)
+    {
         struct seq *s = seq_of(it);
 
         if (s->request->ticket == ticket) {
@@ -207,7 +208,8 @@ static void end_seq(struct engine *g, struct seq *s, enum engine_finish why)
 
 static void end_aborted_in(struct engine *g, struct list *head)
 {
-    LIST_EACH_SAFE(it, tmp, head) {
+    LIST_EACH_SAFE(it, tmp, head)
+    {
         if (seq_of(it)->abort) {
             end_seq(g, seq_of(it), ENGINE_ABORTED);
         }
@@ -226,11 +228,16 @@ static void end_aborted(struct engine *g)
     g->aborts = 0;
 }
 
-/* Lays the shares out as rows and computes them. Logits rows come in the order of wanting shares. */
+/* Lays the shares out as rows and computes them. Logits rows come in the order of wanting shares.
+ */
 static void forward(struct engine *g)
 {
-    struct batch b = {.ids = g->ids, .q_start = g->q_start, .q_len = g->q_len, .kv_len = g->kv_len,
-                      .table = g->table, .want = g->want};
+    struct batch b = {.ids = g->ids,
+                      .q_start = g->q_start,
+                      .q_len = g->q_len,
+                      .kv_len = g->kv_len,
+                      .table = g->table,
+                      .want = g->want};
 
     for (uint32_t i = 0; i < g->sched.n_share; i++) {
         const struct seq *s = g->sched.share[i].seq;

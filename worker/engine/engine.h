@@ -20,22 +20,22 @@ enum engine_class { ENGINE_INTERACTIVE = 1, ENGINE_STANDARD, ENGINE_BATCH };
 /* One request. Made by serve, owned by the engine from engine_submit until its END event, then by
  * serve again, which frees it. */
 struct engine_request {
-    uint64_t ticket;          /* serve's own number, in every event */
-    struct uuid event;        /* zero when the caller sent none */
-    int32_t *ids;             /* [n_ids] prompt; owned by serve's arena, stable until END */
+    uint64_t ticket;   /* serve's own number, in every event */
+    struct uuid event; /* zero when the caller sent none */
+    int32_t *ids;      /* [n_ids] prompt; owned by serve's arena, stable until END */
     uint32_t n_ids;
-    uint32_t max_tokens;      /* answer bound, >= 1 (serve clamps to the context) */
+    uint32_t max_tokens; /* answer bound, >= 1 (serve clamps to the context) */
     struct sample_params sample;
-    struct prefix_key salt;   /* scope of cache hits */
+    struct prefix_key salt; /* scope of cache hits */
     enum engine_class class;
-    const int32_t *stop_ids;  /* tokens that end the answer (not part of the text) */
+    const int32_t *stop_ids; /* tokens that end the answer (not part of the text) */
     uint32_t n_stop_ids;
     bool ignore_eos;
     /* chunk hashes by prompt position: chunk_token[i] = index of the token it is bound to */
     const uint64_t *chunks;
     const uint32_t *chunk_token;
     uint32_t n_chunks;
-    void *private_seq;        /* the engine's */
+    void *private_seq; /* the engine's */
 };
 
 enum engine_finish { ENGINE_STOP = 1, ENGINE_LENGTH, ENGINE_ABORTED, ENGINE_REFUSED };
@@ -53,8 +53,8 @@ struct engine_options {
     uint32_t kv_blocks;
     uint32_t sequences_max; /* running at once */
     uint32_t waiting_max;
-    uint32_t step_tokens;   /* rows of one forward */
-    uint64_t seed;          /* of block hashes; secret */
+    uint32_t step_tokens; /* rows of one forward */
+    uint64_t seed;        /* of block hashes; secret */
 };
 
 struct engine_stats { /* read by serve after each step, copied whole */
@@ -68,7 +68,8 @@ struct engine;
 struct engine *engine_new(const struct model *m, struct backend *b, const struct engine_options *o,
                           struct blocks_events chunk_events, struct err *e);
 void engine_free(struct engine *g);
-/* false: the waiting queue is full (serve answers 503). Validates lengths: too long -> END REFUSED. */
+/* false: the waiting queue is full (serve answers 503). Validates lengths: too long -> END REFUSED.
+ */
 MUST_USE bool engine_submit(struct engine *g, struct engine_request *r);
 void engine_abort(struct engine *g, uint64_t ticket); /* END ABORTED follows, unless it ended */
 /* One step; emits through `emit` (engine_abort may be called from there). Returns true while

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-struct entry { /* of the caller's scratch */
+struct entry {    /* of the caller's scratch */
     float weight; /* exp((logit - max) / temperature): 1 for the likeliest */
     int32_t id;
 };
@@ -96,8 +96,8 @@ static void penalize(const struct sample_params *p, float *logits, uint32_t voca
         if (counts[i] == 0) {
             continue;
         }
-        logits[i] = logits[i] > 0 ? logits[i] / p->repetition_penalty
-                                  : logits[i] * p->repetition_penalty;
+        logits[i] =
+            logits[i] > 0 ? logits[i] / p->repetition_penalty : logits[i] * p->repetition_penalty;
         if (answered != 0) {
             logits[i] -= p->presence_penalty + p->frequency_penalty * (float)answered;
         }
@@ -259,7 +259,8 @@ void sample_token(const struct sample_params *p, float *logits, uint32_t vocab,
         CHECK((uint32_t)p->bias[i].id < vocab);
         logits[p->bias[i].id] += p->bias[i].bias;
     }
-    out->id = p->temperature > 0 ? draw(p, logits, vocab, position, entries) : argmax(logits, vocab);
+    out->id =
+        p->temperature > 0 ? draw(p, logits, vocab, position, entries) : argmax(logits, vocab);
     if (p->logprobs) {
         out->logprob = (float)((double)raw[out->id] - lse);
     }

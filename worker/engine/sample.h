@@ -6,7 +6,7 @@
 #include "base/base.h"
 
 #define SAMPLE_TOP_LOGPROBS_MAX 20
-#define SAMPLE_SCRATCH_BYTES(vocab) ((size_t)(vocab) * 12)
+#define SAMPLE_SCRATCH_BYTES(vocab) ((size_t)(vocab)*12)
 #define SAMPLE_COUNT_PROMPT 0x8000u /* flag in counts[]: the token is in the prompt */
 
 struct sample_bias {
@@ -41,12 +41,13 @@ struct sample_result {
 
 /* True when sample_token needs counts. */
 bool sample_has_penalty(const struct sample_params *p);
-/* logits [vocab] are changed in place (penalties, bias). counts [vocab]: how often a token is in the
- * answer so far (presence and frequency), with SAMPLE_COUNT_PROMPT when it is in the prompt too
+/* logits [vocab] are changed in place (penalties, bias). counts [vocab]: how often a token is in
+ * the answer so far (presence and frequency), with SAMPLE_COUNT_PROMPT when it is in the prompt too
  * (repetition looks at both); may be NULL when no penalty is on. position: of the new token in the
  * answer. scratch: SAMPLE_SCRATCH_BYTES(vocab), owned by the caller. NaN logits count as -infinity.
  * Order: penalties, bias, temperature, min_p, top_k, top_p. Ties go to the lower id. */
-void sample_token(const struct sample_params *p, float *logits, uint32_t vocab, const uint16_t *counts,
-                  uint64_t position, void *scratch, struct sample_result *out);
+void sample_token(const struct sample_params *p, float *logits, uint32_t vocab,
+                  const uint16_t *counts, uint64_t position, void *scratch,
+                  struct sample_result *out);
 
 #endif

@@ -133,12 +133,13 @@ void sched_plan(struct sched *c, void (*admitted)(void *ctx, struct seq *s), voi
 
     c->n_share = 0;
     plan_decodes(c, &budget);
-    LIST_EACH(it, &c->running) {
+    LIST_EACH(it, &c->running)
+    {
         if (seq_of(it)->state == SEQ_PREFILL) {
             plan_prefill(c, seq_of(it), &budget);
         }
     }
-    for (int class = ENGINE_INTERACTIVE; class < SCHED_CLASSES; class++) {
+    for (int class = ENGINE_INTERACTIVE; class < SCHED_CLASSES; class ++) {
         while (!list_is_empty(&c->waiting[class])) {
             struct seq *s = seq_of(c->waiting[class].next);
 

@@ -27,14 +27,14 @@ struct seq {
     uint64_t order;                 /* arrival: lower is older; kept over preemption */
     int32_t *ids;                   /* owned; [n_prompt + max_tokens] */
     uint32_t n_prompt, n_tokens, computed;
-    uint32_t *table;                /* owned; [blocks_max] block ids */
+    uint32_t *table; /* owned; [blocks_max] block ids */
     uint32_t n_table, blocks_max;
-    uint32_t published;             /* leading blocks already handed to blocks_publish */
-    uint32_t chunk_next;            /* first of request->chunks beyond the published blocks */
-    uint32_t cached_tokens;         /* of the first admission: what the caller is told */
-    bool started;                   /* STARTED was emitted */
-    bool abort;                     /* asked for; acted on at the start of the next step */
-    enum engine_finish finish;      /* SEQ_ENDED */
+    uint32_t published;        /* leading blocks already handed to blocks_publish */
+    uint32_t chunk_next;       /* first of request->chunks beyond the published blocks */
+    uint32_t cached_tokens;    /* of the first admission: what the caller is told */
+    bool started;              /* STARTED was emitted */
+    bool abort;                /* asked for; acted on at the start of the next step */
+    enum engine_finish finish; /* SEQ_ENDED */
 };
 
 /* NULL: no memory. The request's lengths were checked. */

@@ -10,7 +10,7 @@
 /* Text before the first turn is `system` when the first message is not a system message. */
 struct family {
     const char *name;
-    const char *system;      /* NULL: none is inserted */
+    const char *system; /* NULL: none is inserted */
     const char *template_text;
 };
 

@@ -33,8 +33,9 @@ struct chat_rendering {
 };
 
 const char *chat_family_name(enum chat_family f);
-MUST_USE bool chat_family_named(struct str name, enum chat_family *out); /* "smollm2", "chatml", "qwen2" */
-enum chat_family chat_family_of_template(struct str template_text);      /* CHAT_NONE: unknown */
+MUST_USE bool chat_family_named(struct str name,
+                                enum chat_family *out); /* "smollm2", "chatml", "qwen2" */
+enum chat_family chat_family_of_template(struct str template_text); /* CHAT_NONE: unknown */
 /* messages: a checked array of {role, content (string, null or text parts), tool_calls?}; developer
  * -> system; other roles pass through; each tool call becomes a line name(arguments).
  * Ends with the generation prompt. false with a story: the arena is exhausted. */
