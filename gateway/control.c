@@ -90,10 +90,10 @@ bool control_reload(struct control *c, struct err *e)
     if (s == NULL) {
         return false;
     }
-    if (!snapshot_save(s, c->env, c->snapshot_path, &file)) {
-        say(c, LOG_WARN, "snapshot_not_saved", &file);
-    }
     c->from_file = false;
+    if (c->gw->journal != NULL && !snapshot_save(s, c->env, c->snapshot_path, &file)) {
+        say(c, LOG_WARN, "snapshot_not_saved", &file); /* before the folder is locked nothing is written there */
+    }
     take_snapshot(c, s);
     return true;
 }

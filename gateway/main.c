@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define SECRET_BYTES_MAX 400 /* "Bearer " and it fit where headers are built */
 #define MAIN_JOURNAL_IDLE_US 100000
 #define MAIN_JOURNAL_GATHER_US 1000 /* what many clients at once add to each other anyway */
 #define MAIN_JOURNAL_GATHER_OPEN 4
@@ -65,6 +66,9 @@ static bool read_secrets(struct gateway *gw, struct err *e)
         if (!conf_secret(str_copy(files[i].path, path, sizeof(path)), &gw->arena, files[i].out, e)) {
             err_prefix(e, "%s", files[i].option);
             return false;
+        }
+        if (files[i].out->n > SECRET_BYTES_MAX) {
+            return err_set(e, ERR_INPUT, "%s: at most %d bytes", files[i].option, SECRET_BYTES_MAX);
         }
     }
     return true;
@@ -328,6 +332,9 @@ static bool open_files(struct main_state *m, struct err *e)
     m->gw.ship = ship_new(m->ship_env, m->gw.log, m->gw.journal, &so, NULL);
     m->journal_wake = m->journal_env->ops->wake_new(m->journal_env, doorbell, NULL);
     journal_set_doorbell(m->gw.journal, m->journal_env, m->journal_wake);
+    if (!m->control.from_file && !snapshot_save(m->control.world->snap, m->env, m->control.snapshot_path, e)) {
+        return false;
+    }
     m->control.port = journal_port_new(m->gw.journal, m->env, doorbell, NULL);
     return m->gw.ship != NULL && m->control.port != NULL;
 }

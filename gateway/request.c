@@ -295,7 +295,7 @@ static bool body_is_acceptable(struct loop *l, const struct http_head *h, struct
     } else if (encoding_named(http_field(&h->fields, STR("content-encoding"))) == ENCODING_UNKNOWN) {
         api_error_set(e, 415, "invalid_request_error", "unsupported_content_encoding", NULL,
                       "content-encoding must be gzip, zstd or identity.");
-    } else if (l->draining || l->n_requests >= (uint64_t)c->requests_max / l->gw->n_loops || l->body_bytes >= bodies_max(l)) {
+    } else if (l->draining || l->n_requests >= u64_max((uint64_t)c->requests_max / l->gw->n_loops, 1) || l->body_bytes >= bodies_max(l)) {
         api_error_unavailable(e, 1000, l->draining ? "The gateway is shutting down." : "The gateway is at its limit of open requests.");
     } else if (!journal_admits(l->gw->journal)) {
         api_error_unavailable(e, 5000, "The gateway's journal cannot take new requests.");

@@ -1,6 +1,7 @@
 /* request_route.c - an admitted request finds a worker: candidates, algorithm R, DISPATCH, retry. */
 #include "gateway/request.h"
 
+#define ROUTE_UNTRUSTED_PERMILLE 500 /* an index wrong about half of the prompts' tokens is no help */
 #define RETRY_BACKOFF_MAX_US 50000 /* full jitter before another worker is tried */
 #define ENGINE_BODY_EXTRA 256      /* what an engine's body says beside the client's, about */
 #define WHOLE_OUTPUT_DEFAULT 4096  /* a whole answer of a foreign engine without max_tokens */
@@ -75,7 +76,7 @@ static void candidate_fill(const struct request *r, const struct worker *w, uint
         .rate = route_rate_used(milli(atomic_load_explicit(&w->rate_milli, memory_order_relaxed)), fleet),
         .kv_usage = kv < 0 ? -1 : (double)kv / 1000.0,
         .waiting = (double)atomic_load_explicit(&w->waiting, memory_order_relaxed),
-        .index_trusted = true,
+        .index_trusted = atomic_load_explicit(&w->off_permille, memory_order_relaxed) < ROUTE_UNTRUSTED_PERMILLE,
     };
 }
 

@@ -5,6 +5,9 @@
 
 #include <stdio.h>
 
+/* pico-USD per token: the largest body's bound times this stays far below 2^63. */
+#define ADMIN_PRICE_MAX 10000000000LL
+
 static bool open_health(struct admin_call *a, struct buf *out, struct err *e)
 {
     (void)e;
@@ -241,7 +244,7 @@ static bool price_of(const struct admin_call *a, const char *name, bool needed, 
         err_prefix(e, "%s", name);
         return false;
     }
-    return true;
+    return *out <= ADMIN_PRICE_MAX || err_set(e, ERR_INPUT, "'%s': at most 10000 USD per 1M tokens", name);
 }
 
 static bool price_publish(struct admin_call *a, struct buf *out, struct err *e)
@@ -451,7 +454,12 @@ static void on_head(void *ctx, struct http_stream *s, const struct http_head *h)
         return;
     }
     if (route == NULL) {
-        err_set(&e, ERR_NOT_FOUND, known ? "wrong method for " STR_FMT : "no admin route " STR_FMT, (int)size_min(h->path.n, 200), h->path.p);
+        if (known) {
+            send_json(s, 405, STR("application/json"),
+                      STR("{\"error\":{\"message\":\"This admin route takes another method.\",\"type\":\"admin_error\",\"param\":null,\"code\":\"method_not_allowed\"}}"));
+            return;
+        }
+        err_set(&e, ERR_NOT_FOUND, "no admin route " STR_FMT, (int)size_min(h->path.n, 200), h->path.p);
         send_error(s, &e);
         return;
     }

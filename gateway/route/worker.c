@@ -10,6 +10,7 @@
 #define FLEET_HEAD_US 5000000 /* heartbeats of the events come every second */
 #define LEARN_BYTES_MIN 1024 /* a short prompt's tokens are mostly its template's */
 #define RATE_EVERY 8   /* samples between two medians of a full window: each sorts it */
+#define LEARN_SLACK_TOKENS 128 /* a block of 32, a chunk of about 64, a template */
 #define LEARN_WEIGHT 8 /* a new sample moves the learned bytes per token by an eighth */
 
 struct world *world_ref(struct world *w)
@@ -335,6 +336,16 @@ void worker_release(struct worker_charge *c)
     *c = (struct worker_charge){0};
 }
 
+/* How wrong the index is about this worker: a moving share of the prompt. What a block, a chunk and
+ * the template cost in precision is no error. */
+static void learn_error(struct worker *w, int64_t off, int64_t prompt_tokens)
+{
+    int old = atomic_load_explicit(&w->off_permille, memory_order_relaxed);
+    int64_t sample = off <= LEARN_SLACK_TOKENS ? 0 : off >= prompt_tokens ? 1000 : off * 1000 / prompt_tokens;
+
+    atomic_store_explicit(&w->off_permille, old + ((int)sample - old) / LEARN_WEIGHT, memory_order_relaxed);
+}
+
 void worker_learn(struct worker *w, uint64_t prompt_bytes, int64_t prompt_tokens, int64_t cached, int64_t predicted)
 {
     uint32_t old = atomic_load_explicit(&w->bytes_per_token_milli, memory_order_relaxed);
@@ -350,6 +361,7 @@ void worker_learn(struct worker *w, uint64_t prompt_bytes, int64_t prompt_tokens
 
         atomic_store_explicit(&w->bytes_per_token_milli, (uint32_t)next, memory_order_relaxed);
     }
+    learn_error(w, off, prompt_tokens);
     atomic_fetch_add_explicit(&w->prompt_tokens, (uint64_t)prompt_tokens, memory_order_relaxed);
     atomic_fetch_add_explicit(&w->cached_actual, (uint64_t)cached, memory_order_relaxed);
     atomic_fetch_add_explicit(&w->cached_predicted, (uint64_t)(predicted > 0 ? predicted : 0), memory_order_relaxed);

@@ -36,6 +36,7 @@ struct worker { /* stable memory while any world names it */
     /* learned; short lock inside worker.c */
     _Atomic uint32_t rate_milli;     /* median tokens/s x 1000; 0: too few */
     _Atomic uint32_t bytes_per_token_milli; /* learned from usage; 0: unknown */
+    atomic_int off_permille;                /* moving share of prompt tokens that the index mispredicts */
     _Atomic uint64_t requests, errors, cached_predicted, cached_actual, prompt_tokens, prediction_error;
 };
 

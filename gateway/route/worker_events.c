@@ -82,6 +82,7 @@ static void take_snapshot(struct fleet_worker *fw, const struct json *root, cons
 
     if (!fw->synced) {
         whohas_reset_worker(fw->fleet->index, fw->w.slot, true);
+        atomic_store(&fw->w.off_permille, 0); /* in step again: trusted again */
         atomic_store(&fw->w.publishes, true);
         fw->synced = true;
     }

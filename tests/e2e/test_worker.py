@@ -1,11 +1,10 @@
 """The worker as a process: HTTP in, HTTP out, on a tiny random model and, where it is there, on SmolLM2.
 
-Needs a build (TOLLGATE_BUILD_DIR, else the newest build/*/worker/tollgate-worker) and nothing else:
-the client is the standard library's. TOLLGATE_WORKER and TOLLGATE_TINY_MODEL override single files.
+Needs a build (build/asan, else TOLLGATE_BUILD_DIR or build/release) and nothing else: the client is the
+standard library's. TOLLGATE_WORKER, TOLLGATE_TINY_MODEL and TOLLGATE_MODEL_FILE override single files.
 """
 import concurrent.futures
 import contextlib
-import glob
 import http.client
 import json
 import os
@@ -27,20 +26,22 @@ WAIT_S = 60
 
 
 def built(name, override):
+    """A program of the sanitizer build, or of another build folder."""
     if os.environ.get(override):
         return os.environ[override]
-    base = os.environ.get("TOLLGATE_BUILD_DIR")
-    found = glob.glob("%s/**/%s" % (base or ROOT / "build", name), recursive=True)
-    found = [f for f in found if os.access(f, os.X_OK) and os.path.isfile(f)]
-    if not found:
-        pytest.skip("%s is not built" % name)
-    return max(found, key=os.path.getmtime)
+    bases = [os.environ.get("TOLLGATE_BUILD_DIR"), os.environ.get("TOLLGATE_ASAN_DIR"), ROOT / "build/asan", ROOT / "build/release"]
+    for base in filter(None, bases):
+        for part in ("worker", "tests"):
+            path = pathlib.Path(base) / part / name
+            if os.access(path, os.X_OK):
+                return str(path)
+    pytest.skip("%s is not built" % name)
 
 
 def real_model():
-    path = os.environ.get("TOLLGATE_TEST_MODEL") or os.path.expanduser("~/.cache/tollgate/SmolLM2-135M-Instruct.Q4_1.gguf")
+    path = os.environ.get("TOLLGATE_MODEL_FILE") or os.path.expanduser("~/.cache/tollgate/SmolLM2-135M-Instruct.Q4_1.gguf")
     if not os.path.exists(path):
-        pytest.skip("no SmolLM2 model file: set TOLLGATE_TEST_MODEL")
+        pytest.skip("no SmolLM2 model file: set TOLLGATE_MODEL_FILE")
     return path
 
 
@@ -493,6 +494,17 @@ def test_kv_events_follow_what_is_held(keyed):
     assert "snapshot" in other.line()
     for r in (follower, late, other):
         r.close()
+
+
+def test_event_readers_are_bounded(keyed):
+    readers = [Reader(keyed) for _ in range(64)]
+    error(keyed.call("GET", "/kv_events", key=KEY), 503)
+    readers.pop().close()
+    eventually(lambda: keyed.metric("tollgate_worker_kv_subscribers") == 63)
+    readers.append(Reader(keyed))
+    for r in readers:
+        r.close()
+    eventually(lambda: keyed.metric("tollgate_worker_kv_subscribers") == 0)
 
 
 def test_scopes_do_not_hit_each_other(keyed):

@@ -121,7 +121,7 @@ static void check_ask(struct world_sim *w, const struct ask *a)
         return;
     case ASK_REFUSED:
         if ((a->kind == ASK_BAD_KEY && a->status != 401) || (a->kind == ASK_BAD_JSON && a->status != 400) ||
-            (a->kind == ASK_NO_MODEL && a->status != 404) || (a->kind == ASK_NOT_PRICED && a->status != 403)) {
+            (a->kind == ASK_NO_MODEL && a->status != 404) || (a->kind == ASK_NOT_PRICED && a->status != 403 && a->status != 404)) {
             /* A gateway at its limits refuses before it looks. */
             if (a->status != 503 && a->status != 429) {
                 sim_fail(w->sim, "ask %u of kind %d got %u", a->id, a->kind, a->status);
@@ -171,39 +171,77 @@ static void check_stopped(struct world_sim *w, uint32_t i)
     }
 }
 
+/* The row that its client's answer stands for. */
+static void check_answer(struct world_sim *w, uint32_t i, const struct ask *ask, const struct entry *row)
+{
+    const struct sim_attempt *a = &w->attempts[i];
+
+    if (row->outcome != OUTCOME_DONE && row->outcome != OUTCOME_CLAMPED) {
+        sim_fail(w->sim, "ask %u heard a right end, its row says %s", ask->id, outcome_name((enum outcome)row->outcome));
+    }
+    if (!a->finished && row->outcome != OUTCOME_CLAMPED) {
+        sim_fail(w->sim, "ask %u heard a right end that its worker never said", ask->id);
+    }
+    if (row->outcome == OUTCOME_DONE && ask->tokens != a->generated) {
+        sim_fail(w->sim, "ask %u has %u of %u tokens and a right end", ask->id, ask->tokens, a->generated);
+    }
+    check_usage(w, ask, row);
+}
+
+static void check_payer(struct world_sim *w, uint32_t i, const struct entry *row)
+{
+    const struct ask *asked = &w->asks[w->attempts[i].ask - 1];
+
+    if (row->tenant_id != (int32_t)asked->tenant + 1 || row->key_id != (int32_t)asked->key + 100 || row->price_id != 51 + (int32_t)asked->id % 2) {
+        sim_fail(w->sim, "attempt %u of ask %u: billed to tenant %d key %d price %d", i, asked->id, row->tenant_id, row->key_id, row->price_id);
+    }
+}
+
+/* Between what the client has and what the worker computed; what the worker counted, when it was asked. */
+static void check_bill(struct world_sim *w, uint32_t i, const struct ask *ask, const struct entry *row)
+{
+    const struct sim_attempt *a = &w->attempts[i];
+    uint32_t output = (uint32_t)tokens_output(&row->tok);
+    bool blind = row->outcome == OUTCOME_GATEWAY_RESTART && row->usage_state == USAGE_UNKNOWN;
+
+    if (output > a->generated || tokens_prompt(&row->tok) > a->prompt) {
+        sim_fail(w->sim, "attempt %u: billed %d + %u tokens, it had %lld + %u", i, tokens_prompt(&row->tok), output, (long long)a->prompt, a->generated);
+    }
+    if (ask != NULL && !blind && !a->rogue && output < ask->tokens) {
+        sim_fail(w->sim, "attempt %u: billed %u output tokens, the client has %u", i, output, ask->tokens);
+    }
+    if (row->usage_state == USAGE_MEASURED && output != a->generated) {
+        sim_fail(w->sim, "attempt %u: measured %u output tokens, it generated %u", i, output, a->generated);
+    }
+    if (blind && w->plan.gentle && !a->forgotten) {
+        sim_fail(w->sim, "attempt %u: its worker knows its %u tokens and was not asked", i, a->generated);
+    }
+}
+
 static void check_attempt(struct world_sim *w, uint32_t i)
 {
     const struct sim_attempt *a = &w->attempts[i];
     const struct ask *ask = ask_of(w, i);
     const struct entry *row = store_row_of_event(&w->store, a->event);
-    bool blind;
 
     if (a->running) {
         sim_fail(w->sim, "attempt %u still runs at quiet", i);
     }
     check_stopped(w, i);
     if (w->workers[a->worker].engine != ENGINE_TOLLGATE || a->lost) {
+        if (ask != NULL && ask->end == ASK_FINISH && !a->finished && w->workers[a->worker].engine != ENGINE_TOLLGATE && strcmp(ask->finish, "length") != 0) {
+            sim_fail(w->sim, "ask %u heard a right end that its engine never said", ask->id);
+        }
         return;
     }
     if (row == NULL) {
         sim_fail(w->sim, "attempt %u of ask %u: %u tokens, no row", i, a->ask, a->generated);
         return;
     }
-    /* The gateway died, and its worker or the answer too: the row is what PROGRESS knew. */
-    blind = row->outcome == OUTCOME_GATEWAY_RESTART && row->usage_state == USAGE_UNKNOWN;
-    if ((uint32_t)tokens_output(&row->tok) > a->generated || tokens_prompt(&row->tok) > a->prompt) {
-        sim_fail(w->sim, "attempt %u: billed %d + %d tokens, it had %lld + %u", i, tokens_prompt(&row->tok), tokens_output(&row->tok), (long long)a->prompt,
-                 a->generated);
-    }
-    if (ask != NULL && !blind && !a->rogue && (uint32_t)tokens_output(&row->tok) < ask->tokens) {
-        sim_fail(w->sim, "attempt %u: billed %d output tokens, the client has %u", i, tokens_output(&row->tok), ask->tokens);
-    }
-    /* The worker knew and was asked: its count is the bill, but where the hold ended. */
-    if (row->usage_state == USAGE_MEASURED && (uint32_t)tokens_output(&row->tok) != a->generated) {
-        sim_fail(w->sim, "attempt %u: measured %d output tokens, it generated %u", i, tokens_output(&row->tok), a->generated);
-    }
+    check_bill(w, i, ask, row);
+    check_payer(w, i, row);
     if (ask != NULL && ask->end == ASK_FINISH) {
-        check_usage(w, ask, row);
+        check_answer(w, i, ask, row);
     }
 }
 

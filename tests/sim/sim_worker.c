@@ -201,7 +201,10 @@ static void finish_well(struct worker_conn *c, uint32_t from)
     struct sim_attempt *a = attempt_of(c);
     const char *reason = a->state; /* drawn when it began */
 
+    a->finished = c->fate != FATE_NO_FINISH;
+
     if (!c->stream) {
+        a->finished = true;
         whole_answer(c, reason);
         return;
     }

@@ -85,6 +85,7 @@ static void draw_plan(struct world_sim *w, bool fsync_fails)
     p->store_outages = sim_chance(r, 400) ? 2 : 0;
     p->disk_fulls = sim_chance(r, 150) ? 1 : 0;
     p->reloads = sim_chance(r, 400) ? 4 : 0;
+    p->gentle = w->sim->faults.reset + w->sim->faults.refuse == 0 && p->worker_kills + p->reloads == 0;
     w->store.trouble = sim_chance(r, 500) ? (unsigned)sim_below(r, 300) : 0;
     for (unsigned i = 0; i < p->workers; i++) {
         w->workers[i].trouble = sim_chance(r, 700) ? (unsigned)sim_below(r, 400) : 0;

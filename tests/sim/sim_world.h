@@ -93,6 +93,7 @@ struct sim_attempt {
     bool rogue;          /* claims or computes more than it may: the bill stays within the hold */
     const char *state;   /* as /events says */
     bool running, forgotten; /* forgotten: its worker restarted since */
+    bool finished;       /* a finish reason went out: only then may the client hear of a right end */
     bool lost;           /* a kill took its DISPATCH before it was on the disk */
     uint64_t began_us, ended_us;
 };
@@ -155,6 +156,7 @@ struct plan { /* what this seed's run is like */
     uint64_t trouble_until_us; /* faults and killings end here */
     unsigned kills, worker_kills, store_outages, disk_fulls, reloads;
     bool drain, fsync_fails;
+    bool gentle; /* nothing keeps a restarted gateway from asking its workers */
     uint32_t segment_records;
 };
 

@@ -15,7 +15,7 @@
 
 static struct model *real_model(void)
 {
-    const char *path = getenv("TOLLGATE_TEST_MODEL"), *home = getenv("HOME");
+    const char *path = getenv("TOLLGATE_MODEL_FILE"), *home = getenv("HOME");
     char guess[512];
     struct err e = {0};
     struct model *m;
@@ -105,7 +105,7 @@ static void ids_equal_the_golden_ones(void **state)
 
     (void)state;
     if (m == NULL) {
-        print_message("no SmolLM2 model file: set TOLLGATE_TEST_MODEL\n");
+        print_message("no SmolLM2 model file: set TOLLGATE_MODEL_FILE\n");
         skip();
     }
     assert_int_equal(chat_family_of_template(m->chat_template), CHAT_SMOLLM2);

@@ -1,0 +1,3 @@
+# What tests/bench/worker.py runs; see there.
+add_executable(bench_worker EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/tests/bench/bench_worker.c)
+target_link_libraries(bench_worker PRIVATE tg_cpu)
