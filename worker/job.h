@@ -114,6 +114,7 @@ struct serve {
     struct env_timer kv_flush, kv_heartbeat, drain_limit;
     uint64_t kv_last_us;
     char epoch[24];
+    uint64_t started_s; /* wall clock: `created` of the model */
     struct metrics metrics;
     struct buf out; /* one line or body at a time */
     bool draining;

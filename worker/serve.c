@@ -4,9 +4,10 @@
 
 #include <stdio.h>
 
-#define OUT_BYTES_MAX ((size_t)128 << 20) /* one answer as JSON; the server's own bound is lower   \
-                                           */
-#define DRAIN_FLUSH_US 500000             /* after the limit: for the last error events to leave */
+#define OUT_BYTES_MAX                                                                              \
+    ((size_t)128 << 20)       /* one answer as JSON; the server's own bound is lower               \
+                               */
+#define DRAIN_FLUSH_US 500000 /* after the limit: for the last error events to leave */
 
 void job_set_state(struct job *j, enum job_state to)
 {
@@ -294,6 +295,7 @@ static void serve_init(struct serve *s)
     env_random(s->env, random, sizeof(random));
     uuid_text(uuid_v7(env_wall_us(s->env) / 1000, random), publisher);
     env_random(s->env, &s->own_key, sizeof(s->own_key));
+    s->started_s = env_wall_us(s->env) / 1000000;
     list_init(&s->jobs);
     buf_init(&s->out, OUT_BYTES_MAX);
     s->token_bytes_max = longest_token(s->model->tokenizer);

@@ -25,7 +25,7 @@ static void write_model(struct json_writer *w, const struct serve *s)
     jw_object(w);
     jw_kstr(w, "id", s->o.name);
     jw_kc(w, "object", "model");
-    jw_ku64(w, "created", 0);
+    jw_ku64(w, "created", s->started_s);
     jw_kc(w, "owned_by", "tollgate");
     jw_ku64(w, "max_model_len", s->o.max_model_len);
     jw_end_object(w);

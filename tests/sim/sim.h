@@ -110,6 +110,8 @@ void sim_host_run_tasks(struct sim_host *h);
  * Its memory is still there for an orderly free. */
 void sim_host_kill(struct sim_host *h, bool power);
 void sim_host_revive(struct sim_host *h);
+/* Fires what a dead host has armed, once each, whatever the time: for what only ends by a timer. */
+void sim_host_fire_timers(struct sim_host *h);
 /* Adds a line to the trace. */
 void sim_trace(struct sim *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Records the first violation; the run goes on to its end. */

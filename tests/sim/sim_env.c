@@ -153,6 +153,38 @@ void sim_host_run_tasks(struct sim_host *h)
     }
 }
 
+static bool is_armed(const struct sim *s, const struct env_timer *t)
+{
+    for (uint32_t i = 1; i <= s->n_due; i++) {
+        if (s->heap[i].timer == t) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void sim_host_fire_timers(struct sim_host *h)
+{
+    struct sim *s = h->sim;
+    struct env_timer **timers = mem_new((h->n_timers + 1) * sizeof(struct env_timer *));
+    uint32_t n = 0;
+
+    CHECK(h->dead);
+    for (uint32_t i = 1; i <= s->n_due; i++) {
+        if (s->heap[i].host == h) {
+            timers[n++] = s->heap[i].timer;
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (is_armed(s, timers[i])) { /* else an earlier one took it away, maybe with its memory */
+            sim_disarm(s, timers[i]);
+            timers[i]->fire(timers[i]);
+        }
+    }
+    mem_free(timers);
+    sim_host_run_tasks(h);
+}
+
 bool sim_turn(struct sim *s)
 {
     if (s->n_due == 0) {

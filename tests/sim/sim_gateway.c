@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #define RESTART_MAX_US 3000000
+#define DYING_ROUNDS_MAX 1000 /* that a recovery takes to fail, some questions at a time */
 #define DRAIN_US 4000000
 
 /* ---- configuration ---- */
@@ -266,7 +267,7 @@ bool gateway_start(struct world_sim *w)
     if (!put_snapshot(w, &e) || !control_start(&w->control, gw, env, &e) || !open_files(w, &e) || !seed_quotas(w, &e) ||
         (gw->loop[0] = loop_new(gw, 0, env, w->control.world, &e)) == NULL) {
         sim_trace(w->sim, "gateway does not start: %s", e.text);
-        if (w->sim->faults.file_full == 0 && !w->gateway_host.dead) {
+        if (w->sim->faults.file_full + w->sim->faults.file_sync == 0 && !w->gateway_host.dead) {
             sim_fail(w->sim, "gateway does not start: %s", e.text);
         }
         if (!w->gateway_host.dead) {
@@ -325,10 +326,11 @@ void gateway_bury(struct world_sim *w)
     CHECK(w->gateway_host.dead && w->gw != NULL);
     w->up = false;
     w->died_us = w->sim->now_us;
-    if (w->recovering) { /* its questions fail now; the run frees itself at its end */
+    for (int i = 0; i < DYING_ROUNDS_MAX && w->recovering; i++) { /* its questions fail; then the run frees itself */
         sim_net_tell_lost(&w->gateway_host);
-        CHECK(!w->recovering);
+        sim_host_fire_timers(&w->gateway_host);
     }
+    CHECK(!w->recovering);
     free_all(w);
     env_timer_arm(&w->workers[0].host.env, &w->restart_timer, w->sim->now_us + sim_range(&w->rng, 1000, RESTART_MAX_US));
 }

@@ -6,10 +6,10 @@
 #include <stdio.h>
 
 #define TROUBLE_MAX_US 25000000
-#define OPERATOR_US 1500000     /* between two of its deeds, about */
+#define OPERATOR_US 1200000     /* between two of its deeds, about */
 #define QUIET_MAX_US 400000000  /* after the trouble: all must have ended by then */
 #define SETTLE_US 3000000       /* idle for so long is quiet */
-#define ASKS_PER_CLIENT_MAX 6
+#define ASKS_PER_CLIENT_MAX 7
 #define TURNS_MAX 20000000
 #define DRAIN_GRACE_US 12000000 /* of drain_us, lingering connections and settling */
 
@@ -69,7 +69,7 @@ static void draw_plan(struct world_sim *w, bool fsync_fails)
 
     p->clients = (unsigned)sim_range(r, 1, WORLD_CLIENTS_MAX);
     p->workers = (unsigned)sim_range(r, 1, WORLD_WORKERS_MAX);
-    p->segment_records = (uint32_t)sim_range(r, 4, sim_chance(r, 500) ? 20 : 400);
+    p->segment_records = (uint32_t)sim_range(r, 3, sim_chance(r, 600) ? 12 : 400);
     p->trouble_until_us = w->sim->now_us + sim_range(r, 2000000, TROUBLE_MAX_US);
     p->drain = sim_chance(r, 400);
     if (sim_chance(r, 200)) { /* the month ends while requests run */
@@ -80,8 +80,8 @@ static void draw_plan(struct world_sim *w, bool fsync_fails)
     }
     draw_faults(w);
     p->fsync_fails = fsync_fails;
-    p->kills = sim_chance(r, 600) ? (unsigned)sim_range(r, 1, 4) : 0;
-    p->worker_kills = sim_chance(r, 400) ? (unsigned)sim_range(r, 1, 3) : 0;
+    p->kills = sim_chance(r, 700) ? (unsigned)sim_range(r, 1, 5) : 0;
+    p->worker_kills = sim_chance(r, 500) ? (unsigned)sim_range(r, 1, 4) : 0;
     p->store_outages = sim_chance(r, 400) ? 2 : 0;
     p->disk_fulls = sim_chance(r, 150) ? 1 : 0;
     p->reloads = sim_chance(r, 400) ? 4 : 0;
@@ -101,8 +101,9 @@ static void make_trouble(struct world_sim *w)
     struct worker_sim *k = &w->workers[sim_below(r, p->workers)];
 
     w->sim->faults.file_full = 0;
-    switch (sim_below(r, 7)) {
+    switch (sim_below(r, 8)) {
     case 0:
+    case 7:
         if (p->kills > 0 && w->gw != NULL && !w->gateway_host.dead) {
             p->kills--;
             if (sim_chance(r, 500)) { /* in the middle of a file operation, soon */
