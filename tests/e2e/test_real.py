@@ -34,10 +34,10 @@ class Dev:
         self.client = httpx.Client(base_url=self.url, verify=self.tls(), http2=True, timeout=120)
         self.db = psycopg.connect(self.env["DATABASE_URL"], row_factory=dict_row, autocommit=True)
 
-    def run(self, name, *args):
+    def run(self, name, *args, timeout=900):
         # Output to a file: what it starts would keep a pipe open.
         with open(self.dir + "/up.out", "ab") as f:
-            got = subprocess.run([os.path.join(TOP, "configs/dev", name), *args], env=self.os_env, stdin=subprocess.DEVNULL, stdout=f, stderr=f, timeout=900)
+            got = subprocess.run([os.path.join(TOP, "configs/dev", name), *args], env=self.os_env, stdin=subprocess.DEVNULL, stdout=f, stderr=f, timeout=timeout)
         assert got.returncode == 0, "%s failed: %s" % (name, open(self.dir + "/up.out").read()[-2000:])
 
     def tls(self):
@@ -181,6 +181,6 @@ def test_stop_seed_and_logprobs(dev):
 
 def test_up_again_changes_nothing(dev):
     before = open(dev.dir + "/env").read(), json.dumps(sorted(os.listdir(dev.dir + "/pids")))
-    dev.run("up", "--wait")
+    dev.run("up", "--wait", timeout=60)
     assert (open(dev.dir + "/env").read(), json.dumps(sorted(os.listdir(dev.dir + "/pids")))) == before
     assert dev.chat("Still there?")[0]["choices"]

@@ -10,6 +10,7 @@
 #define CLIENT_READ_BYTES 4096
 #define THINK_US 3000000
 #define SLOW_PAUSE_US 1500000
+#define H2_LOOK_US 20000 /* how often a client takes what came on its stream */
 #define GIVE_UP_US 900000000 /* nothing takes that long: the checkers then say that it hangs */
 #define NO_SERVER_RETRY_US 400000
 
@@ -241,6 +242,7 @@ static void ask_end(struct client *c, enum ask_end end)
     sim_trace(c->w->sim, "%s ask %u ends: %d status %u %s%s, %u tokens", c->name, a->id, end, a->status, a->finish, a->code, a->tokens);
     env_timer_disarm(&c->host.env, &c->leave_timer);
     env_timer_disarm(&c->host.env, &c->resume_timer);
+    env_timer_disarm(&c->host.env, &c->h2_timer);
     c->ask = NULL;
     if (c->asks_left > 0) {
         env_timer_arm(&c->host.env, &c->timer, now(c) + sim_below(&c->rng, THINK_US));
@@ -265,18 +267,30 @@ static void note_head(struct client *c)
     }
 }
 
+static void input_reset(struct client *c)
+{
+    http_in_fini(&c->in);
+    http_in_init(&c->in, true);
+    buf_reset(&c->out);
+}
+
 /* The connection is over before the answer was. */
 static void lost(struct client *c, bool by_us)
 {
     struct ask *a = c->ask;
-    bool killed = c->sock != NULL && sim_sock_was_killed(c->sock);
+    bool killed = c->link != NULL ? c->h2_closed == H2_KILLED : c->sock != NULL && sim_sock_was_killed(c->sock);
 
     note_head(c);
     a->excused = killed || c->gateway_lives != c->w->lives || !c->w->up || c->w->drained;
     if (a->status == 200 && is_stream(c)) {
         (void)end_of_stream(c, false);
     }
-    drop_connection(c, by_us && sim_chance(&c->rng, 500));
+    if (c->link != NULL) {
+        h2_leave(c->link, c);
+        input_reset(c);
+    } else {
+        drop_connection(c, by_us && sim_chance(&c->rng, 500));
+    }
     ask_end(c, by_us || a->half_close ? ASK_LEFT : a->got_bytes || a->excused ? ASK_CUT : ASK_NO_CONNECTION);
 }
 
@@ -285,7 +299,11 @@ static void answered(struct client *c)
     enum ask_end end = is_stream(c) && c->ask->status == 200 ? end_of_stream(c, true) : end_of_whole(c);
     bool close = str_ieq(http_in_field(&c->in, "connection"), STR("close"));
 
-    http_in_next(&c->in);
+    if (c->link != NULL) {
+        input_reset(c);
+    } else {
+        http_in_next(&c->in);
+    }
     if (close || c->ask->half_close) {
         drop_connection(c, false);
     }
@@ -436,6 +454,50 @@ static void leave_fire(struct env_timer *t)
     lost(c, true);
 }
 
+/* Looks at its stream: what came is taken, a slow client takes it late, one that leaves resets it. */
+static void h2_look(struct env_timer *t)
+{
+    struct client *c = CONTAINER_OF(t, struct client, h2_timer);
+    struct ask *a = c->ask;
+    uint64_t pause = a->slow && sim_chance(&c->rng, 100) ? sim_below(&c->rng, SLOW_PAUSE_US) : sim_below(&c->rng, H2_LOOK_US);
+
+    if (c->in.status != 0) {
+        note_head(c);
+    }
+    if (c->h2_closed == H2_ENDED && c->in.status != 0) {
+        answered(c);
+    } else if (c->h2_closed != H2_OPEN) {
+        lost(c, false);
+    } else if (a->leave_after > 0 && c->in.body.len >= a->leave_after) {
+        lost(c, true);
+    } else {
+        h2_read(c->link, c);
+        if (c->ask == a && c->h2_closed == H2_OPEN) {
+            env_timer_disarm(&c->host.env, t);
+            env_timer_arm(&c->host.env, t, now(c) + 1 + pause);
+        }
+    }
+}
+
+static void h2_begin(struct client *c)
+{
+    struct ask *a = c->ask;
+    struct buf body;
+
+    buf_init(&body, 1u << 20);
+    render_body(a, &body);
+    if (sim_chance(&c->rng, 100)) {
+        h2_hang_up(c->link, sim_chance(&c->rng, 500));
+    }
+    c->gateway_lives = c->w->lives;
+    h2_ask(c->link, c, a->chat ? STR("/v1/chat/completions") : STR("/v1/completions"), a->kind == ASK_BAD_KEY ? STR("tg_wrong") : str_c(c->w->keys[a->key]),
+           buf_view(&body));
+    buf_fini(&body);
+    if (!env_timer_is_armed(&c->h2_timer)) {
+        env_timer_arm(&c->host.env, &c->h2_timer, now(c) + 1);
+    }
+}
+
 static struct ask *ask_new(struct client *c)
 {
     struct world_sim *w = c->w;
@@ -460,6 +522,9 @@ static struct ask *ask_new(struct client *c)
     } else if (sim_chance(r, 40)) {
         a->half_close = true;
     }
+    if (c->link != NULL) {
+        a->half_close = false;
+    }
     a->slow = sim_chance(r, 150);
     a->began_us = now(c);
     return a;
@@ -479,6 +544,11 @@ static void begin_next(struct client *c)
     sim_trace(c->w->sim, "%s asks %u: key %u kind %d %s%s max %lld leave %llu/%zu%s%s", c->name, c->ask->id, c->ask->key, c->ask->kind,
               c->ask->stream ? "stream" : "whole", c->ask->chat ? " chat" : "", (long long)c->ask->max_tokens,
               (unsigned long long)c->ask->leave_in_us, c->ask->leave_after, c->ask->half_close ? " half-close" : "", c->ask->slow ? " slow" : "");
+    env_timer_arm(&c->host.env, &c->leave_timer, now(c) + (c->ask->leave_in_us > 0 ? c->ask->leave_in_us : GIVE_UP_US));
+    if (c->link != NULL) {
+        h2_begin(c);
+        return;
+    }
     if (c->sock != NULL && sim_chance(&c->rng, 300)) {
         drop_connection(c, sim_chance(&c->rng, 300));
     }
@@ -488,7 +558,6 @@ static void begin_next(struct client *c)
     }
     c->reading = true;
     render_request(c);
-    env_timer_arm(&c->host.env, &c->leave_timer, now(c) + (c->ask->leave_in_us > 0 ? c->ask->leave_in_us : GIVE_UP_US));
     client_watch(c);
 }
 
@@ -513,6 +582,7 @@ void client_start(struct world_sim *w, unsigned i, unsigned asks, uint64_t at_us
     c->timer.fire = think_fire;
     c->leave_timer.fire = leave_fire;
     c->resume_timer.fire = resume_fire;
+    c->h2_timer.fire = h2_look;
     if (asks > 0) {
         env_timer_arm(&c->host.env, &c->timer, at_us);
     }
@@ -528,6 +598,9 @@ void client_stop(struct client *c)
     env_timer_disarm(&c->host.env, &c->timer);
     env_timer_disarm(&c->host.env, &c->leave_timer);
     env_timer_disarm(&c->host.env, &c->resume_timer);
+    if (c->link != NULL) {
+        h2_leave(c->link, c);
+    }
     if (c->sock != NULL) {
         env_close(&c->host.env, c->sock);
         c->sock = NULL;

@@ -378,7 +378,11 @@ struct world_sim *world_new(uint64_t seed, bool verbose, struct log *log, bool f
         worker_start(w, i);
         w->workers[i].trouble = trouble;
     }
+    for (unsigned i = 0; i < WORLD_LINKS; i++) {
+        w->links[i] = h2_link_new(w, i);
+    }
     for (unsigned i = 0; i < w->plan.clients; i++) {
+        w->clients[i].link = sim_chance(&w->rng, 400) ? w->links[sim_below(&w->rng, WORLD_LINKS)] : NULL;
         client_start(w, i, (unsigned)sim_range(&w->rng, 1, ASKS_PER_CLIENT_MAX), w->sim->now_us + sim_below(&w->rng, 3000000));
     }
     w->journal_timer.fire = journal_fire;
@@ -399,6 +403,9 @@ void world_free(struct world_sim *w)
     }
     for (unsigned i = 0; i < w->plan.clients; i++) {
         client_stop(&w->clients[i]);
+    }
+    for (unsigned i = 0; i < WORLD_LINKS; i++) {
+        h2_link_free(w->links[i]);
     }
     env_timer_disarm(&w->workers[0].host.env, &w->restart_timer);
     for (unsigned i = 0; i < w->plan.workers; i++) {

@@ -9,12 +9,14 @@
 #include "gateway/control.h"
 #include "gateway/request.h"
 #include "sim.h"
+#include "sim_h2.h"
 #include "sim_http.h"
 
 #define WORLD_TENANTS 3
 #define WORLD_KEYS 6 /* two a tenant */
 #define WORLD_WORKERS_MAX 4
 #define WORLD_CLIENTS_MAX 8
+#define WORLD_LINKS 2
 #define WORLD_ASKS_MAX 64
 #define WORLD_ATTEMPTS_MAX 4096
 #define WORLD_EPOCHS_MAX 64
@@ -59,6 +61,8 @@ struct ask {
     uint64_t began_us, ended_us;
 };
 
+enum h2_closed { H2_OPEN = 0, H2_ENDED, H2_REFUSED, H2_BROKEN, H2_KILLED };
+
 struct client {
     struct world_sim *w;
     struct sim_host host;
@@ -70,6 +74,11 @@ struct client {
     unsigned asks_left;
     unsigned gateway_lives; /* when the connection was made */
     bool reading;
+    struct h2_link *link; /* borrowed; NULL: HTTP/1.1 on a connection of its own */
+    int32_t h2_stream;    /* 0: none */
+    size_t h2_unread;     /* bytes that came and were not taken: no window for more */
+    enum h2_closed h2_closed;
+    struct env_timer h2_timer; /* looks at the stream: taking, leaving, its end */
     struct sim_rng rng;
     char name[16];
 };
@@ -180,6 +189,7 @@ struct world_sim {
     uint64_t died_us;
     /* the others */
     struct client clients[WORLD_CLIENTS_MAX];
+    struct h2_link *links[WORLD_LINKS];
     struct worker_sim workers[WORLD_WORKERS_MAX];
     struct store_sim store;
     char keys[WORLD_KEYS][64];
