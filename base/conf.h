@@ -41,8 +41,8 @@ struct conf_option {
 
 /* Reads the file (or only the defaults when path is NULL) into *out. `source` names it in errors:
  * "configs/gateway.yaml:12:5: unknown option 'http.hedaer_bytes_max'; did you mean ...". */
-MUST_USE bool conf_load(const char *path, const struct conf_option *options, size_t count, void *out,
-                        struct arena *a, struct err *e);
+MUST_USE bool conf_load(const char *path, const struct conf_option *options, size_t count,
+                        void *out, struct arena *a, struct err *e);
 MUST_USE bool conf_parse(struct str text, const char *source, const struct conf_option *options,
                          size_t count, void *out, struct arena *a, struct err *e);
 /* A secret from a file: refuses a file others can read (mode & 077), empty ones and > 4 KiB.

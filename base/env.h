@@ -1,4 +1,5 @@
-/* env.h - the seam: clock, random, sockets, timers, files, names. All that is not pure comes in here.
+/* env.h - the seam: clock, random, sockets, timers, files, names. All that is not pure comes in
+ * here.
  *
  * One env belongs to one thread (a loop); only env_wake_signal may be called from another. The real
  * one is base/net/os.h; the simulator (tests/sim) is another, with virtual time and faults.
@@ -13,7 +14,8 @@
 #include "base/str.h"
 
 struct env;
-struct env_sock; /* a listening or connected stream socket; owned by whoever opened or accepted it */
+struct env_sock; /* a listening or connected stream socket; owned by whoever opened or accepted it
+                  */
 struct env_file; /* an open regular file; owned by whoever opened it */
 struct env_wake; /* a doorbell that other threads ring */
 
@@ -32,17 +34,20 @@ struct env_timer {
     uint32_t slot; /* private: 0 when not armed */
 };
 
-/* Runs once before the loop next sleeps (end of this turn). Deferring a queued task does nothing. */
+/* Runs once before the loop next sleeps (end of this turn). Deferring a queued task does nothing.
+ */
 struct env_task {
     void (*run)(struct env_task *);
     struct list node; /* private */
     bool queued;      /* private */
 };
 
-/* One look-up. Embedded in its owner, which must not go away before done (or after env_resolve_drop). */
+/* One look-up. Embedded in its owner, which must not go away before done (or after
+ * env_resolve_drop). */
 struct env_dns {
-    void (*done)(struct env_dns *, const struct env_addr *addr, struct err *e); /* addr NULL: failed */
-    void *impl; /* private */
+    void (*done)(struct env_dns *, const struct env_addr *addr,
+                 struct err *e); /* addr NULL: failed */
+    void *impl;                  /* private */
 };
 
 enum env_open {
@@ -58,14 +63,16 @@ struct env_ops {
     void (*timer_arm)(struct env *, struct env_timer *);
     void (*timer_disarm)(struct env *, struct env_timer *);
     void (*defer)(struct env *, struct env_task *);
-    struct env_sock *(*listen)(struct env *, const struct env_addr *, bool reuse_port, struct err *);
+    struct env_sock *(*listen)(struct env *, const struct env_addr *, bool reuse_port,
+                               struct err *);
     struct env_sock *(*accept)(struct env *, struct env_sock *listener, struct env_addr *peer);
     struct env_sock *(*connect)(struct env *, const struct env_addr *, struct err *);
     ssize_t (*read)(struct env *, struct env_sock *, void *p, size_t n);
     ssize_t (*writev)(struct env *, struct env_sock *, const struct iovec *v, int count);
     void (*shutdown)(struct env *, struct env_sock *);
     void (*close)(struct env *, struct env_sock *);
-    void (*watch)(struct env *, struct env_sock *, unsigned events, void (*ready)(void *ctx, unsigned events), void *ctx);
+    void (*watch)(struct env *, struct env_sock *, unsigned events,
+                  void (*ready)(void *ctx, unsigned events), void *ctx);
     bool (*local_addr)(struct env *, struct env_sock *, struct env_addr *out);
     struct env_wake *(*wake_new)(struct env *, void (*rung)(void *ctx), void *ctx);
     void (*wake_free)(struct env *, struct env_wake *);
@@ -74,10 +81,12 @@ struct env_ops {
     void (*resolve_drop)(struct env *, struct env_dns *);
     int (*file_open)(struct env *, const char *path, enum env_open how, struct env_file **out);
     ssize_t (*file_pread)(struct env *, struct env_file *, void *p, size_t n, uint64_t offset);
-    ssize_t (*file_pwrite)(struct env *, struct env_file *, const void *p, size_t n, uint64_t offset);
+    ssize_t (*file_pwrite)(struct env *, struct env_file *, const void *p, size_t n,
+                           uint64_t offset);
     int (*file_sync)(struct env *, struct env_file *); /* fdatasync */
     int64_t (*file_size)(struct env *, struct env_file *);
-    int (*file_allocate)(struct env *, struct env_file *, uint64_t bytes); /* real blocks, size grows */
+    int (*file_allocate)(struct env *, struct env_file *,
+                         uint64_t bytes); /* real blocks, size grows */
     int (*file_truncate)(struct env *, struct env_file *, uint64_t bytes);
     void (*file_close)(struct env *, struct env_file *);
     int (*file_rename)(struct env *, const char *from, const char *to); /* then syncs the folder */
@@ -85,7 +94,8 @@ struct env_ops {
     int (*dir_make)(struct env *, const char *path); /* 0700; 0 when it exists */
     int (*dir_sync)(struct env *, const char *path);
     /* Calls each for every regular file's name, sorted bytewise. */
-    int (*dir_list)(struct env *, const char *path, void (*each)(void *ctx, const char *name), void *ctx);
+    int (*dir_list)(struct env *, const char *path, void (*each)(void *ctx, const char *name),
+                    void *ctx);
 };
 
 struct env {
@@ -152,7 +162,8 @@ static inline void env_task_drop(struct env_task *t)
 }
 
 /* NULL with a story (address in use, ...). */
-static inline struct env_sock *env_listen(struct env *e, const struct env_addr *a, bool reuse_port, struct err *err)
+static inline struct env_sock *env_listen(struct env *e, const struct env_addr *a, bool reuse_port,
+                                          struct err *err)
 {
     return e->ops->listen(e, a, reuse_port, err);
 }
@@ -175,8 +186,10 @@ static inline ssize_t env_read(struct env *e, struct env_sock *s, void *p, size_
     return e->ops->read(e, s, p, n);
 }
 
-/* >= 0 bytes taken, maybe fewer than given; -EAGAIN; other negative errno: the connection is lost. */
-static inline ssize_t env_writev(struct env *e, struct env_sock *s, const struct iovec *v, int count)
+/* >= 0 bytes taken, maybe fewer than given; -EAGAIN; other negative errno: the connection is lost.
+ */
+static inline ssize_t env_writev(struct env *e, struct env_sock *s, const struct iovec *v,
+                                 int count)
 {
     return e->ops->writev(e, s, v, count);
 }

@@ -38,22 +38,28 @@ struct json_limits {
 
 extern const struct json_limits json_limits_api; /* {128, 1000000} */
 
-/* The input must outlive the tree (escape-free strings point into it). NULL with a story otherwise. */
-struct json *json_parse(struct arena *a, struct str text, const struct json_limits *lim, struct err *e);
+/* The input must outlive the tree (escape-free strings point into it). NULL with a story otherwise.
+ */
+struct json *json_parse(struct arena *a, struct str text, const struct json_limits *lim,
+                        struct err *e);
 
-struct json *json_get(const struct json *object, struct str key); /* NULL: absent or not an object */
+struct json *json_get(const struct json *object,
+                      struct str key); /* NULL: absent or not an object */
 /* Absent, or null, counts as absent. */
 bool json_is_absent(const struct json *v);
-MUST_USE bool json_i64(const struct json *v, int64_t *out);  /* integer literals (1.0 and 1e2 too) in range */
+MUST_USE bool json_i64(const struct json *v,
+                       int64_t *out); /* integer literals (1.0 and 1e2 too) in range */
 MUST_USE bool json_f64(const struct json *v, double *out);
 
 /* Re-serialises canonically: no spaces, shortest escapes, members in document order, or sorted
  * bytewise by key at every level. No memory for the walk fails the buffer too. */
 enum json_order { JSON_ORDER_DOCUMENT = 1, JSON_ORDER_SORTED };
 void json_write(struct buf *b, const struct json *v, enum json_order order);
-void json_write_string(struct buf *b, struct str s); /* quotes and escapes; bad UTF-8 becomes U+FFFD */
+void json_write_string(struct buf *b,
+                       struct str s); /* quotes and escapes; bad UTF-8 becomes U+FFFD */
 
-/* A writer that keeps track of commas. Depth is bounded by JW_DEPTH_MAX (CHECKed: our own output). */
+/* A writer that keeps track of commas. Depth is bounded by JW_DEPTH_MAX (CHECKed: our own output).
+ */
 #define JW_DEPTH_MAX 32
 struct json_writer {
     struct buf *out; /* borrowed */
@@ -71,7 +77,8 @@ void jw_str(struct json_writer *w, struct str v);
 void jw_c(struct json_writer *w, const char *z); /* NULL writes null */
 void jw_i64(struct json_writer *w, int64_t v);
 void jw_u64(struct json_writer *w, uint64_t v);
-void jw_f64(struct json_writer *w, double v); /* 17 significant digits at most; not finite -> null */
+void jw_f64(struct json_writer *w,
+            double v); /* 17 significant digits at most; not finite -> null */
 void jw_bool(struct json_writer *w, bool v);
 void jw_null(struct json_writer *w);
 void jw_value(struct json_writer *w, const struct json *v); /* a parsed subtree, document order */

@@ -300,14 +300,14 @@ static void emit_part(struct emitter *m, const struct json *part, uint32_t messa
     emit(m, digest, sizeof(digest));
 }
 
-static void emit_call(struct emitter *m, const struct json *function)
+static void emit_call(struct emitter *m, const struct json *function, uint32_t message)
 {
     emit_byte(m, SEP_START);
     emit(m, "call", 4);
     emit_byte(m, SEP_TEXT);
-    emit_text(m, text_of(json_get(function, STR("name"))));
+    emit_span(m, text_of(json_get(function, STR("name"))), message);
     emit_byte(m, SEP_TEXT);
-    emit_text(m, text_of(json_get(function, STR("arguments"))));
+    emit_span(m, text_of(json_get(function, STR("arguments"))), message);
 }
 
 static struct str role_of(const struct json *message)
@@ -353,11 +353,11 @@ static void emit_message(struct emitter *m, const struct json *message, struct s
     m->in_first_user = false;
     if (calls != NULL && calls->type == JSON_ARRAY) {
         for (const struct json *c = calls->child; c != NULL; c = c->next) {
-            emit_call(m, json_get(c, STR("function")));
+            emit_call(m, json_get(c, STR("function")), index);
         }
     }
     if (!json_is_absent(call)) {
-        emit_call(m, call);
+        emit_call(m, call, index);
     }
 }
 

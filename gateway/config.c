@@ -6,8 +6,10 @@
 #include <stddef.h>
 
 #define OPT(path_, type_, field_, default_, min_, max_)                                            \
-    {.path = path_, .type = type_, .offset = offsetof(struct gateway_config, field_),              \
-     .default_text = default_, .min = min_, .max = max_}
+    {                                                                                              \
+        .path = path_, .type = type_, .offset = offsetof(struct gateway_config, field_),           \
+        .default_text = default_, .min = min_, .max = max_                                         \
+    }
 
 #define MIB (1LL << 20)
 #define GIB (1LL << 30)
@@ -24,8 +26,11 @@ const struct conf_option gateway_options[] = {
     OPT("tls.key", CONF_STRING, tls_key, "", 0, 0),
     OPT("gateway_id", CONF_INT, gateway_id, "1", 1, 32767),
     OPT("loops", CONF_INT, loops, "0", 0, 16),
-    {.path = "log_level", .type = CONF_ENUM, .offset = offsetof(struct gateway_config, log_level),
-     .default_text = "info", .names = log_levels},
+    {.path = "log_level",
+     .type = CONF_ENUM,
+     .offset = offsetof(struct gateway_config, log_level),
+     .default_text = "info",
+     .names = log_levels},
     OPT("journal.dir", CONF_STRING, journal_dir, "journal", 0, 0),
     OPT("journal.segment_bytes", CONF_BYTES, journal_segment_bytes, "16MiB", 1 * MIB, 1 * GIB),
     OPT("postgres.conninfo", CONF_STRING, pg_conninfo, "", 0, 0),
@@ -60,7 +65,8 @@ const struct conf_option gateway_options[] = {
     OPT("upstream.connect_timeout", CONF_DURATION, connect_us, "2s", 10000, HOUR),
     OPT("upstream.first_byte_timeout", CONF_DURATION, ttft_us, "600s", SECOND, 24 * HOUR),
     OPT("upstream.stall_timeout", CONF_DURATION, stall_us, "300s", SECOND, 24 * HOUR),
-    OPT("upstream.connections_per_worker_max", CONF_INT, connections_per_worker_max, "1024", 1, 65535),
+    OPT("upstream.connections_per_worker_max", CONF_INT, connections_per_worker_max, "1024", 1,
+        65535),
     OPT("upstream.retries", CONF_INT, retries, "2", 0, 2),
     OPT("upstream.whohas_bytes", CONF_BYTES, whohas_bytes, "64MiB", 1 * MIB, 64 * GIB),
 };
@@ -75,7 +81,8 @@ static bool check_addr(struct str s, const char *option, struct env_addr *a, str
     return true;
 }
 
-static bool check_list(const struct conf_list *l, const char *option, bool loopback_only, struct err *e)
+static bool check_list(const struct conf_list *l, const char *option, bool loopback_only,
+                       struct err *e)
 {
     struct env_addr a;
 
@@ -84,8 +91,10 @@ static bool check_list(const struct conf_list *l, const char *option, bool loopb
             return false;
         }
         if (loopback_only && !os_addr_is_loopback(&a)) {
-            return err_set(e, ERR_INPUT, "%s: " STR_FMT " is not a loopback address; clear text is only for loopback", option,
-                           STR_ARG(l->items[i]));
+            return err_set(e, ERR_INPUT,
+                           "%s: " STR_FMT
+                           " is not a loopback address; clear text is only for loopback",
+                           option, STR_ARG(l->items[i]));
         }
     }
     return true;
@@ -96,27 +105,36 @@ static bool config_check(const struct gateway_config *c, struct err *e)
     struct env_addr a;
 
     if (c->listen_tls.count + c->listen_clear.count == 0) {
-        return err_set(e, ERR_INPUT, "listen: give at least one address in listen.tls or listen.clear");
+        return err_set(e, ERR_INPUT,
+                       "listen: give at least one address in listen.tls or listen.clear");
     }
-    if (!check_list(&c->listen_tls, "listen.tls", false, e) || !check_list(&c->listen_clear, "listen.clear", true, e) ||
+    if (!check_list(&c->listen_tls, "listen.tls", false, e) ||
+        !check_list(&c->listen_clear, "listen.clear", true, e) ||
         !check_addr(c->listen_admin, "listen.admin", &a, e)) {
         return false;
     }
     if (!os_addr_is_loopback(&a)) {
-        return err_set(e, ERR_INPUT, "listen.admin: " STR_FMT " is not a loopback address; put a tunnel in front of it",
+        return err_set(e, ERR_INPUT,
+                       "listen.admin: " STR_FMT
+                       " is not a loopback address; put a tunnel in front of it",
                        STR_ARG(c->listen_admin));
     }
     if (c->listen_tls.count > 0 && (c->tls_cert.n == 0 || c->tls_key.n == 0)) {
-        return err_set(e, ERR_INPUT, "tls.certificate and tls.key: both are needed with listen.tls");
+        return err_set(e, ERR_INPUT,
+                       "tls.certificate and tls.key: both are needed with listen.tls");
     }
-    if (c->secret_file.n == 0 || c->pepper_file.n == 0 || c->worker_key_file.n == 0 || c->admin_key_file.n == 0) {
-        return err_set(e, ERR_INPUT, "secrets: deployment_file, pepper_file, worker_key_file and admin_key_file are all needed "
-                                     "(0600 files)");
+    if (c->secret_file.n == 0 || c->pepper_file.n == 0 || c->worker_key_file.n == 0 ||
+        c->admin_key_file.n == 0) {
+        return err_set(e, ERR_INPUT,
+                       "secrets: deployment_file, pepper_file, worker_key_file and admin_key_file "
+                       "are all needed "
+                       "(0600 files)");
     }
     return true;
 }
 
-bool gateway_config_load(const char *path, struct gateway_config *out, struct arena *a, struct err *e)
+bool gateway_config_load(const char *path, struct gateway_config *out, struct arena *a,
+                         struct err *e)
 {
     if (!conf_load(path, gateway_options, gateway_options_count, out, a, e)) {
         return false;

@@ -16,8 +16,9 @@ struct gateway_config {
     struct str pg_conninfo;
     struct str secret_file, pepper_file, worker_key_file, admin_key_file;
     /* http */
-    int64_t header_bytes_max, header_count_max, streams_max, connections_max, resets_burst, resets_per_s,
-        control_burst, control_per_s, write_buffer_max, stream_buffer_high, request_window;
+    int64_t header_bytes_max, header_count_max, streams_max, connections_max, resets_burst,
+        resets_per_s, control_burst, control_per_s, write_buffer_max, stream_buffer_high,
+        request_window;
     int64_t handshake_us, header_us, body_stall_us, write_stall_us, idle_us, settings_ack_us;
     int64_t drain_us;
     /* requests */
@@ -30,9 +31,10 @@ struct gateway_config {
 extern const struct conf_option gateway_options[];
 extern const size_t gateway_options_count;
 
-/* Loads and checks what the table cannot: listeners given, certificate beside TLS, admin on loopback,
- * paths readable. path NULL: defaults only (for tests). */
-MUST_USE bool gateway_config_load(const char *path, struct gateway_config *out, struct arena *a, struct err *e);
+/* Loads and checks what the table cannot: listeners given, certificate beside TLS, admin on
+ * loopback, paths readable. path NULL: defaults only (for tests). */
+MUST_USE bool gateway_config_load(const char *path, struct gateway_config *out, struct arena *a,
+                                  struct err *e);
 void gateway_http_limits(const struct gateway_config *c, struct http_limits *out);
 
 #endif

@@ -5,12 +5,12 @@
 
 #include <stdio.h>
 
-#define CONTROL_TICK_US 100000          /* NOTIFY is looked for this often */
-#define CONTROL_POLL_US 1000000         /* and the version is polled, should a NOTIFY be lost */
+#define CONTROL_TICK_US 100000  /* NOTIFY is looked for this often */
+#define CONTROL_POLL_US 1000000 /* and the version is polled, should a NOTIFY be lost */
 #define CONTROL_PG_BACKOFF_MIN_US 250000
 #define CONTROL_PG_BACKOFF_MAX_US 2000000
 #define CONTROL_PARTITIONS_US 3600000000ULL
-#define CONTROL_PARTITION_DAYS 8        /* made ahead; no DEFAULT partition exists */
+#define CONTROL_PARTITION_DAYS 8 /* made ahead; no DEFAULT partition exists */
 
 static void say(struct control *c, enum log_level level, const char *event, const struct err *e)
 {
@@ -27,7 +27,9 @@ static void pg_lost(struct control *c, const struct err *e)
         say(c, LOG_WARN, "postgres_down", e);
         c->pg_said_down = true;
     }
-    c->pg_backoff_us = c->pg_backoff_us == 0 ? CONTROL_PG_BACKOFF_MIN_US : u64_min(c->pg_backoff_us * 2, CONTROL_PG_BACKOFF_MAX_US);
+    c->pg_backoff_us = c->pg_backoff_us == 0
+                           ? CONTROL_PG_BACKOFF_MIN_US
+                           : u64_min(c->pg_backoff_us * 2, CONTROL_PG_BACKOFF_MAX_US);
     c->pg_retry_us = env_now_us(c->env) + c->pg_backoff_us;
 }
 
@@ -54,7 +56,8 @@ struct pg *control_pg(struct control *c, struct err *e)
         return NULL;
     }
     if (c->pg_said_down) {
-        log_event(c->gw->log, LOG_INFO, env_wall_us(c->env), "postgres_up", "Postgres answers again");
+        log_event(c->gw->log, LOG_INFO, env_wall_us(c->env), "postgres_up",
+                  "Postgres answers again");
     }
     c->pg_said_down = false;
     c->pg_backoff_us = 0;
@@ -92,7 +95,8 @@ bool control_reload(struct control *c, struct err *e)
     }
     c->from_file = false;
     if (c->gw->journal != NULL && !snapshot_save(s, c->env, c->snapshot_path, &file)) {
-        say(c, LOG_WARN, "snapshot_not_saved", &file); /* before the folder is locked nothing is written there */
+        say(c, LOG_WARN, "snapshot_not_saved",
+            &file); /* before the folder is locked nothing is written there */
     }
     take_snapshot(c, s);
     return true;
@@ -157,14 +161,16 @@ static bool first_snapshot(struct control *c, struct err *e)
     }
     s = snapshot_load(c->env, c->snapshot_path, &file);
     if (s == NULL) {
-        err_prefix(e, "no configuration: Postgres does not give one and there is no snapshot at %s", c->snapshot_path);
+        err_prefix(e, "no configuration: Postgres does not give one and there is no snapshot at %s",
+                   c->snapshot_path);
         return false;
     }
     say(c, LOG_WARN, "postgres_down", e);
     err_clear(e); /* told, and no failure: a later one must not hide behind it */
     log_event(c->gw->log, LOG_WARN, env_wall_us(c->env), "started_from_snapshot",
-              "Postgres is away: starting from the snapshot file %s, version %llu. Rows wait in the journal.", c->snapshot_path,
-              (unsigned long long)s->version);
+              "Postgres is away: starting from the snapshot file %s, version %llu. Rows wait in "
+              "the journal.",
+              c->snapshot_path, (unsigned long long)s->version);
     c->pg_said_down = true;
     c->from_file = true;
     take_snapshot(c, s);
@@ -182,7 +188,8 @@ bool control_start(struct control *c, struct gateway *gw, struct env *env, struc
     if (n < 0) {
         return err_errno(e, -n, "journal.dir %s", dir);
     }
-    n = snprintf(c->snapshot_path, sizeof(c->snapshot_path), STR_FMT "/snapshot", STR_ARG(gw->config.journal_dir));
+    n = snprintf(c->snapshot_path, sizeof(c->snapshot_path), STR_FMT "/snapshot",
+                 STR_ARG(gw->config.journal_dir));
     if (n < 0 || (size_t)n >= sizeof(c->snapshot_path)) {
         return err_set(e, ERR_INPUT, "journal.dir: the path is too long");
     }

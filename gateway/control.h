@@ -13,17 +13,17 @@ struct control {
     struct env *env;
     struct http_client *client;
     struct fleet *fleet;
-    struct http_server *admin;    /* owned; NULL until listening */
-    struct pg *pg;                /* owned; NULL while down */
-    struct world *world;          /* the newest; one reference */
-    struct journal_port *port;    /* for CLOSEs of orphans */
+    struct http_server *admin; /* owned; NULL until listening */
+    struct pg *pg;             /* owned; NULL while down */
+    struct world *world;       /* the newest; one reference */
+    struct journal_port *port; /* for CLOSEs of orphans */
     struct env_timer tick;
-    uint64_t pg_retry_us;         /* not before; monotonic */
+    uint64_t pg_retry_us; /* not before; monotonic */
     uint64_t pg_backoff_us;
-    uint64_t poll_us;             /* when the version is next asked for */
-    uint64_t partitions_us;       /* when day partitions are next made */
+    uint64_t poll_us;       /* when the version is next asked for */
+    uint64_t partitions_us; /* when day partitions are next made */
     bool pg_said_down;
-    bool from_file;               /* the world came from the file: Postgres was away at start */
+    bool from_file; /* the world came from the file: Postgres was away at start */
     char snapshot_path[512];
 };
 

@@ -47,7 +47,8 @@ static int32_t clamp32(int64_t v, int64_t max)
     return (int32_t)(v < 0 ? 0 : v > max ? max : v);
 }
 
-static void write_close(struct recovery *run, const struct orphan *o, int64_t prompt, int64_t cached, int64_t output, bool known)
+static void write_close(struct recovery *run, const struct orphan *o, int64_t prompt,
+                        int64_t cached, int64_t output, bool known)
 {
     static const struct price unpriced = {0};
     struct control *c = run->c;
@@ -65,19 +66,24 @@ static void write_close(struct recovery *run, const struct orphan *o, int64_t pr
     if (output == 0) {
         prompt = cached = 0; /* nothing was produced: it costs nothing */
     }
-    (void)out_max; /* extends are not in OPEN: PROGRESS and the worker know better than the first hold */
-    recover_entry(o, clamp32(prompt, in_max), clamp32(cached, in_max), clamp32(output, INT32_MAX), state, p, &rec.close);
+    (void)out_max; /* extends are not in OPEN: PROGRESS and the worker know better than the first
+                      hold */
+    recover_entry(o, clamp32(prompt, in_max), clamp32(cached, in_max), clamp32(output, INT32_MAX),
+                  state, p, &rec.close);
     if (journal_put(c->port, &rec) == 0) {
-        log_event(c->gw->log, LOG_ERROR, env_wall_us(c->env), "recover_ring_full", "an orphan's row waits for the next start");
+        log_event(c->gw->log, LOG_ERROR, env_wall_us(c->env), "recover_ring_full",
+                  "an orphan's row waits for the next start");
         return;
     }
     /* What it cost is spent; what nobody can say stays held as if it were. */
     if (known || o->open.r.type == 0) {
         quota_seed_row(c->gw->quota, &rec.close);
     } else {
-        int64_t cost = money_nusd_ceil(money_of(rec.close.cost_pusd)), hold = o->open.r.open.hold_nusd;
+        int64_t cost = money_nusd_ceil(money_of(rec.close.cost_pusd)),
+                hold = o->open.r.open.hold_nusd;
 
-        quota_seed_charge(c->gw->quota, rec.close.tenant_id, rec.close.key_id, rec.close.occurred_us, cost > hold ? cost : hold);
+        quota_seed_charge(c->gw->quota, rec.close.tenant_id, rec.close.key_id,
+                          rec.close.occurred_us, cost > hold ? cost : hold);
     }
     run->measured += known;
     run->unknown += !known;
@@ -98,7 +104,8 @@ static void ask_end(struct ask *a, bool known, int64_t prompt, int64_t cached, i
     if (known) {
         write_close(run, o, prompt, cached, output, true);
     } else {
-        write_close(run, o, o->prompt < 0 ? 0 : o->prompt, o->cached < 0 ? 0 : o->cached, o->output < 0 ? 0 : o->output, false);
+        write_close(run, o, o->prompt < 0 ? 0 : o->prompt, o->cached < 0 ? 0 : o->cached,
+                    o->output < 0 ? 0 : o->output, false);
     }
     env_defer(run->c->env, &run->pump);
 }
@@ -128,7 +135,8 @@ static void ask_done(void *user)
     if (a->status == 200) {
         root = json_parse(&arena, buf_view(&a->body), &json_limits_api, &e);
     }
-    known = root != NULL && json_i64(json_get(root, STR("prompt")), &v[0]) && json_i64(json_get(root, STR("cached")), &v[1]) &&
+    known = root != NULL && json_i64(json_get(root, STR("prompt")), &v[0]) &&
+            json_i64(json_get(root, STR("cached")), &v[1]) &&
             json_i64(json_get(root, STR("completion")), &v[2]);
     arena_fini(&arena);
     ask_end(a, known, v[0], v[1], v[2]);
@@ -171,13 +179,17 @@ static void ask_send(struct ask *a, const struct worker *w)
     struct http_field f;
     struct http_call_request req;
 
-    oo = (struct http_origin_options){.addr = w->addr, .host = str_c(w->host), .connections_max = 1, .connect_us = RECOVER_ASK_US};
+    oo = (struct http_origin_options){.addr = w->addr,
+                                      .host = str_c(w->host),
+                                      .connections_max = 1,
+                                      .connect_us = RECOVER_ASK_US};
     a->origin = http_origin_new(c->client, &oo);
     uuid_text(a->orphan->dispatch.r.dispatch.event, id);
     snprintf(target, sizeof(target), "/abort/%s", id);
     snprintf(auth, sizeof(auth), "Bearer " STR_FMT, STR_ARG(c->gw->secrets.worker_key));
     f = (struct http_field){STR("authorization"), str_c(auth)};
-    req = (struct http_call_request){.method = HTTP_POST, .target = str_c(target), .fields = &f, .n_fields = 1};
+    req = (struct http_call_request){
+        .method = HTTP_POST, .target = str_c(target), .fields = &f, .n_fields = 1};
     a->timer.fire = ask_timeout;
     env_timer_arm(c->env, &a->timer, env_now_us(c->env) + RECOVER_ASK_US);
     a->call = http_call_start(a->origin, &req, &events, a);
@@ -189,9 +201,11 @@ static void ask_when_resolved(struct env_timer *t)
 {
     struct ask *a = CONTAINER_OF(t, struct ask, timer);
     struct env *env = a->run->c->env;
-    const struct world_worker *ww = worker_of(a->run->c->world, a->orphan->dispatch.r.dispatch.worker_id);
+    const struct world_worker *ww =
+        worker_of(a->run->c->world, a->orphan->dispatch.r.dispatch.worker_id);
 
-    if (ww == NULL || ww->w->engine != ENGINE_TOLLGATE || (ww->w->addr.len == 0 && env_now_us(env) >= a->until_us)) {
+    if (ww == NULL || ww->w->engine != ENGINE_TOLLGATE ||
+        (ww->w->addr.len == 0 && env_now_us(env) >= a->until_us)) {
         ask_end(a, false, 0, 0, 0);
     } else if (ww->w->addr.len == 0) {
         env_timer_arm(env, t, env_now_us(env) + RECOVER_RESOLVE_US);
@@ -224,8 +238,10 @@ static void recovery_end(struct recovery *run)
         }
     }
     if (run->rec->n_orphans + run->rec->voids > 0) {
-        log_event(c->gw->log, LOG_INFO, env_wall_us(c->env), "recovered", "%zu attempts were open: %zu measured by their worker, %zu unknown; %zu requests void",
-                  run->rec->n_orphans, run->measured, run->unknown, run->rec->voids);
+        log_event(
+            c->gw->log, LOG_INFO, env_wall_us(c->env), "recovered",
+            "%zu attempts were open: %zu measured by their worker, %zu unknown; %zu requests void",
+            run->rec->n_orphans, run->measured, run->unknown, run->rec->voids);
     }
     mem_free(run);
     done(c);

@@ -38,25 +38,25 @@ struct loop {
     struct env *env;
     struct http_server *server;
     struct http_client *client;
-    struct tls_context *tls; /* owned; NULL when no TLS listener */
+    struct tls_context *tls;                       /* owned; NULL when no TLS listener */
     struct http_origin *origin[ROUTE_WORKERS_MAX]; /* by worker slot; made when first used */
     int32_t origin_worker[ROUTE_WORKERS_MAX];      /* whose slot that was */
-    struct world *world;                 /* current; one reference */
-    _Atomic(struct world *) pending;     /* put there by control; taken by the loop */
-    struct env_wake *wake;               /* rung by control (world, stop) */
+    struct world *world;                           /* current; one reference */
+    _Atomic(struct world *) pending;               /* put there by control; taken by the loop */
+    struct env_wake *wake;                         /* rung by control (world, stop) */
     atomic_bool stop_asked;
     struct journal_port *port;
-    struct list requests;                /* every live request */
-    struct list settling;                /* those that wait for a ticket, in ticket order */
-    uint64_t n_requests;                 /* live; also published for metrics */
+    struct list requests; /* every live request */
+    struct list settling; /* those that wait for a ticket, in ticket order */
+    uint64_t n_requests;  /* live; also published for metrics */
     _Atomic uint64_t live;
-    uint64_t body_bytes;                 /* held for bodies: bounded by bodies_bytes_max / loops */
-    struct arena_cache blocks;           /* of the requests' arenas */
-    struct arena events;                 /* the tree of the event at hand; reset at the next one */
+    uint64_t body_bytes;       /* held for bodies: bounded by bodies_bytes_max / loops */
+    struct arena_cache blocks; /* of the requests' arenas */
+    struct arena events;       /* the tree of the event at hand; reset at the next one */
     struct loop_metrics metrics;
     bool draining, server_drained, drained_told;
     struct env_timer drain_timer;
-    void (*drained)(struct loop *);      /* set by main or the simulator */
+    void (*drained)(struct loop *); /* set by main or the simulator */
     pthread_t thread;
 };
 
@@ -75,17 +75,19 @@ struct gateway {
     struct loop *loop[GATEWAY_LOOPS_MAX];
     unsigned n_loops;
     struct control *control;
-    atomic_bool ready;      /* a world was swapped in */
+    atomic_bool ready; /* a world was swapped in */
     atomic_bool draining;
     uint64_t started_wall_us;
 };
 
 /* A loop over any env (the simulator's too): server, client, journal port. world may be NULL. */
-struct loop *loop_new(struct gateway *gw, unsigned index, struct env *env, struct world *world, struct err *e);
+struct loop *loop_new(struct gateway *gw, unsigned index, struct env *env, struct world *world,
+                      struct err *e);
 void loop_free(struct loop *l);
 /* Hands a new world to a loop (any thread): takes one reference. */
 void loop_offer_world(struct loop *l, struct world *w);
-void loop_drain(struct loop *l); /* on the loop's thread: refuse new work, finish streams up to drain_us */
+void loop_drain(
+    struct loop *l); /* on the loop's thread: refuse new work, finish streams up to drain_us */
 /* The origin (connection pool) for a worker on this loop. */
 struct http_origin *loop_origin(struct loop *l, const struct worker *w);
 

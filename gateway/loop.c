@@ -73,7 +73,8 @@ static void loop_journal_rung(void *ctx)
     request_durable(l, journal_durable(l->port));
 }
 
-struct loop *loop_new(struct gateway *gw, unsigned index, struct env *env, struct world *world, struct err *e)
+struct loop *loop_new(struct gateway *gw, unsigned index, struct env *env, struct world *world,
+                      struct err *e)
 {
     struct loop *l = mem_new(sizeof(*l));
     struct http_limits limits;
@@ -146,7 +147,8 @@ struct http_origin *loop_origin(struct loop *l, const struct worker *w)
         return l->origin[w->slot];
     }
     if (l->origin[w->slot] != NULL) {
-        http_origin_close(l->origin[w->slot]); /* the slot has a new tenant; the old one is long gone */
+        http_origin_close(
+            l->origin[w->slot]); /* the slot has a new tenant; the old one is long gone */
     }
     o = (struct http_origin_options){
         .addr = w->addr,

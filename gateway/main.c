@@ -28,7 +28,8 @@ static const char help[] =
     "Tenants call the public listeners (HTTPS with HTTP/2 and HTTP/1.1; clear text on loopback);\n"
     "operators use tollctl, which talks to listen.admin with the admin key.\n"
     "\n"
-    "signals: SIGTERM, SIGINT  drain: refuse new work, finish streams up to drain_timeout, settle,\n"
+    "signals: SIGTERM, SIGINT  drain: refuse new work, finish streams up to drain_timeout, "
+    "settle,\n"
     "                          ship what is durable, exit 0 (a second one stops at once)\n"
     "exit:    0 stopped cleanly   1 a failure at run time   2 usage or configuration\n"
     "logs:    JSON lines on standard error; `listening` says each bound address\n";
@@ -63,7 +64,8 @@ static bool read_secrets(struct gateway *gw, struct err *e)
     char path[1024];
 
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
-        if (!conf_secret(str_copy(files[i].path, path, sizeof(path)), &gw->arena, files[i].out, e)) {
+        if (!conf_secret(str_copy(files[i].path, path, sizeof(path)), &gw->arena, files[i].out,
+                         e)) {
             err_prefix(e, "%s", files[i].option);
             return false;
         }
@@ -99,7 +101,8 @@ static bool seed_quotas(struct main_state *m, struct err *e)
     while ((got = journal_read(r, rec, e)) == JOURNAL_READ_RECORD || got == JOURNAL_READ_TORN) {
         const struct entry *c = &rec->r.close;
 
-        if (got == JOURNAL_READ_TORN || rec->r.type != RECORD_CLOSE || rec->epoch < s->spent_epoch ||
+        if (got == JOURNAL_READ_TORN || rec->r.type != RECORD_CLOSE ||
+            rec->epoch < s->spent_epoch ||
             (rec->epoch == s->spent_epoch && c->gw_seq <= s->spent_seq)) {
             continue;
         }
@@ -184,7 +187,8 @@ static void doorbell(void *ctx)
     (void)ctx; /* its only use is to end a wait */
 }
 
-static bool listen_list(struct loop *l, const struct conf_list *list, struct tls_context *tls, struct err *e)
+static bool listen_list(struct loop *l, const struct conf_list *list, struct tls_context *tls,
+                        struct err *e)
 {
     for (size_t i = 0; i < list->count; i++) {
         struct env_addr a;
@@ -201,7 +205,8 @@ static bool listen_list(struct loop *l, const struct conf_list *list, struct tls
         }
         if (l->env->ops->local_addr(l->env, s, &a)) {
             os_addr_text(&a, text);
-            log_event(l->gw->log, LOG_INFO, env_wall_us(l->env), "listening", "%s %s loop %u", tls != NULL ? "https" : "http", text, l->index);
+            log_event(l->gw->log, LOG_INFO, env_wall_us(l->env), "listening", "%s %s loop %u",
+                      tls != NULL ? "https" : "http", text, l->index);
         }
         http_server_listen(l->server, s, tls, HTTP_H1_H2);
     }
@@ -222,8 +227,9 @@ static bool make_loop(struct main_state *m, unsigned i, struct err *e)
         return false;
     }
     if (m->gw.config.listen_tls.count > 0) {
-        m->gw.loop[i]->tls = tls_server_context(str_copy(m->gw.config.tls_cert, cert, sizeof(cert)),
-                                                str_copy(m->gw.config.tls_key, key, sizeof(key)), e);
+        m->gw.loop[i]->tls =
+            tls_server_context(str_copy(m->gw.config.tls_cert, cert, sizeof(cert)),
+                               str_copy(m->gw.config.tls_key, key, sizeof(key)), e);
         if (m->gw.loop[i]->tls == NULL) {
             return false;
         }
@@ -247,7 +253,8 @@ static bool start_loops(struct main_state *m, struct err *e)
         struct loop *l = m->gw.loop[i];
 
         l->drained = loop_is_drained;
-        if (!listen_list(l, &m->gw.config.listen_tls, l->tls, e) || !listen_list(l, &m->gw.config.listen_clear, NULL, e)) {
+        if (!listen_list(l, &m->gw.config.listen_tls, l->tls, e) ||
+            !listen_list(l, &m->gw.config.listen_clear, NULL, e)) {
             return false;
         }
         if (pthread_create(&l->thread, NULL, loop_main, l) != 0) {
@@ -270,7 +277,8 @@ static void recovered_now(struct control *c)
         os_stop(m->env);
         return;
     }
-    log_event(m->gw.log, LOG_INFO, env_wall_us(m->env), "ready", "gateway %lld epoch %d serves with %u loops", (long long)m->gw.config.gateway_id,
+    log_event(m->gw.log, LOG_INFO, env_wall_us(m->env), "ready",
+              "gateway %lld epoch %d serves with %u loops", (long long)m->gw.config.gateway_id,
               journal_epoch(m->gw.journal), m->gw.n_loops);
     log_drain(m->gw.log);
 }
@@ -279,7 +287,8 @@ static void stop_now(struct env_timer *t)
 {
     struct main_state *m = CONTAINER_OF(t, struct main_state, stop_timer);
 
-    log_event(m->gw.log, LOG_WARN, env_wall_us(m->env), "drain_timeout", "some connections did not drain in time");
+    log_event(m->gw.log, LOG_WARN, env_wall_us(m->env), "drain_timeout",
+              "some connections did not drain in time");
     os_stop(m->env);
 }
 
@@ -292,14 +301,16 @@ static void on_signal(void *ctx, int signo)
         os_stop(m->env);
         return;
     }
-    log_event(m->gw.log, LOG_INFO, env_wall_us(m->env), "draining", "no new work; streams have %lld s", (long long)m->gw.config.drain_us / 1000000);
+    log_event(m->gw.log, LOG_INFO, env_wall_us(m->env), "draining",
+              "no new work; streams have %lld s", (long long)m->gw.config.drain_us / 1000000);
     atomic_store(&m->gw.draining, true);
     for (unsigned i = 0; i < m->gw.n_loops; i++) {
         atomic_store(&m->gw.loop[i]->stop_asked, true);
         env_wake_signal(m->gw.loop[i]->env, m->gw.loop[i]->wake);
     }
     m->stop_timer.fire = stop_now;
-    env_timer_arm(m->env, &m->stop_timer, env_now_us(m->env) + (uint64_t)m->gw.config.drain_us + MAIN_DRAIN_GRACE_US);
+    env_timer_arm(m->env, &m->stop_timer,
+                  env_now_us(m->env) + (uint64_t)m->gw.config.drain_us + MAIN_DRAIN_GRACE_US);
 }
 
 static void main_rung(void *ctx)
@@ -317,11 +328,16 @@ static bool open_files(struct main_state *m, struct err *e)
     struct journal_options jo = {.dir = str_copy(m->gw.config.journal_dir, dir, sizeof(dir)),
                                  .gateway_id = (int32_t)m->gw.config.gateway_id,
                                  .segment_bytes = (uint64_t)m->gw.config.journal_segment_bytes};
-    struct ship_options so = {.conninfo = m->gw.config.pg_conninfo, .dir = dir, .gateway_id = (int32_t)m->gw.config.gateway_id};
+    struct ship_options so = {.conninfo = m->gw.config.pg_conninfo,
+                              .dir = dir,
+                              .gateway_id = (int32_t)m->gw.config.gateway_id};
 
-    /* After a lost disk Postgres' cursor still knows the last epoch: numbers are never used twice. */
-    m->gw.journal = journal_open(m->env, m->gw.log, &jo, m->control.world->snap->spent_epoch + 1, e);
-    if (m->gw.journal == NULL || !recover_read(m->env, dir, journal_epoch(m->gw.journal), &m->recovered, e)) {
+    /* After a lost disk Postgres' cursor still knows the last epoch: numbers are never used twice.
+     */
+    m->gw.journal =
+        journal_open(m->env, m->gw.log, &jo, m->control.world->snap->spent_epoch + 1, e);
+    if (m->gw.journal == NULL ||
+        !recover_read(m->env, dir, journal_epoch(m->gw.journal), &m->recovered, e)) {
         return false;
     }
     m->ship_env = os_env_new(NULL, e);
@@ -332,7 +348,8 @@ static bool open_files(struct main_state *m, struct err *e)
     m->gw.ship = ship_new(m->ship_env, m->gw.log, m->gw.journal, &so, NULL);
     m->journal_wake = m->journal_env->ops->wake_new(m->journal_env, doorbell, NULL);
     journal_set_doorbell(m->gw.journal, m->journal_env, m->journal_wake);
-    if (!m->control.from_file && !snapshot_save(m->control.world->snap, m->env, m->control.snapshot_path, e)) {
+    if (!m->control.from_file &&
+        !snapshot_save(m->control.world->snap, m->env, m->control.snapshot_path, e)) {
         return false;
     }
     m->control.port = journal_port_new(m->gw.journal, m->env, doorbell, NULL);
@@ -371,8 +388,8 @@ static bool start(struct main_state *m, struct err *e)
     gw->index = whohas_new((size_t)gw->config.whohas_bytes);
     gw->quota = quota_new();
     gw->control = &m->control;
-    if (!read_secrets(gw, e) || !os_on_signals(m->env, on_signal, m, e) || !control_start(&m->control, gw, m->env, e) || !open_files(m, e) ||
-        !seed_quotas(m, e)) {
+    if (!read_secrets(gw, e) || !os_on_signals(m->env, on_signal, m, e) ||
+        !control_start(&m->control, gw, m->env, e) || !open_files(m, e) || !seed_quotas(m, e)) {
         return false;
     }
     m->main_wake = m->env->ops->wake_new(m->env, main_rung, m);
@@ -381,7 +398,8 @@ static bool start(struct main_state *m, struct err *e)
             return false;
         }
     }
-    if (pthread_create(&m->journal_thread, NULL, journal_main, m) != 0 || pthread_create(&m->ship_thread, NULL, ship_main, m) != 0) {
+    if (pthread_create(&m->journal_thread, NULL, journal_main, m) != 0 ||
+        pthread_create(&m->ship_thread, NULL, ship_main, m) != 0) {
         return err_set(e, ERR_IO, "no thread for the journal");
     }
     control_recover(&m->control, &m->recovered, recovered_now);
@@ -400,12 +418,14 @@ static void stop(struct main_state *m)
     }
     atomic_store(&m->journal_stop, true);
     pthread_join(m->journal_thread, NULL);
-    while (!ship_is_caught_up(m->gw.ship) && env_now_us(m->env) < until && !m->control.pg_said_down) {
+    while (!ship_is_caught_up(m->gw.ship) && env_now_us(m->env) < until &&
+           !m->control.pg_said_down) {
         os_turn(m->env, 20000);
     }
     atomic_store(&m->ship_stop, true);
     pthread_join(m->ship_thread, NULL);
-    log_event(m->gw.log, LOG_INFO, env_wall_us(m->env), "stopped", "every row is %s", ship_is_caught_up(m->gw.ship) ? "in Postgres" : "in the journal");
+    log_event(m->gw.log, LOG_INFO, env_wall_us(m->env), "stopped", "every row is %s",
+              ship_is_caught_up(m->gw.ship) ? "in Postgres" : "in the journal");
     log_drain(m->gw.log);
 }
 
@@ -490,8 +510,10 @@ static int check(const char *path)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"config", required_argument, NULL, 'c'}, {"help", no_argument, NULL, 'h'}, {"version", no_argument, NULL, 'v'}, {0}};
+    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {"version", no_argument, NULL, 'v'},
+                                            {0}};
     const char *config = NULL;
     int o;
 

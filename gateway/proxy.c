@@ -6,10 +6,10 @@
 
 #include <stdio.h>
 
-#define PROXY_EVENT_BYTES_MAX (1u << 20)   /* one event; engines send up to 100 KB in one */
+#define PROXY_EVENT_BYTES_MAX (1u << 20) /* one event; engines send up to 100 KB in one */
 #define PROXY_SCRATCH_BYTES_MAX (16u << 20)
-#define PROXY_ERROR_BODY_MAX (64u << 10)   /* an error's text is not worth more */
-#define PROXY_RECEIPT_US 2000000           /* a living worker answers in a millisecond */
+#define PROXY_ERROR_BODY_MAX (64u << 10) /* an error's text is not worth more */
+#define PROXY_RECEIPT_US 2000000         /* a living worker answers in a millisecond */
 #define PROXY_FIELDS_MAX 10
 
 static void attempt_close(struct attempt *a)
@@ -232,11 +232,13 @@ struct proxy_head {
     char event[UUID_TEXT_BYTES + 1], number[12], k0[33], auth[512];
 };
 
-static void proxy_head_build(struct proxy_head *h, const struct proxy_request *r, struct str worker_key)
+static void proxy_head_build(struct proxy_head *h, const struct proxy_request *r,
+                             struct str worker_key)
 {
     h->n = 0;
     h->f[h->n++] = (struct http_field){STR("content-type"), STR("application/json")};
-    h->f[h->n++] = (struct http_field){STR("accept"), r->stream ? STR("text/event-stream") : STR("application/json")};
+    h->f[h->n++] = (struct http_field){STR("accept"), r->stream ? STR("text/event-stream")
+                                                                : STR("application/json")};
     if (r->worker->engine != ENGINE_TOLLGATE) {
         return;
     }
@@ -253,9 +255,11 @@ static void proxy_head_build(struct proxy_head *h, const struct proxy_request *r
     CHECK(h->n <= PROXY_FIELDS_MAX);
 }
 
-void proxy_start(struct attempt *a, struct loop *l, const struct proxy_request *r, const struct proxy_events *ev, void *user)
+void proxy_start(struct attempt *a, struct loop *l, const struct proxy_request *r,
+                 const struct proxy_events *ev, void *user)
 {
-    static const struct http_call_events events = {proxy_on_head, proxy_on_body, proxy_on_end, proxy_on_fail};
+    static const struct http_call_events events = {proxy_on_head, proxy_on_body, proxy_on_end,
+                                                   proxy_on_fail};
     struct proxy_head head;
     struct http_call_request req;
 
@@ -278,7 +282,8 @@ void proxy_start(struct attempt *a, struct loop *l, const struct proxy_request *
     proxy_head_build(&head, r, l->gw->secrets.worker_key);
     req = (struct http_call_request){
         .method = HTTP_POST,
-        .target = r->endpoint == ENDPOINT_CHAT ? STR("/v1/chat/completions") : STR("/v1/completions"),
+        .target =
+            r->endpoint == ENDPOINT_CHAT ? STR("/v1/chat/completions") : STR("/v1/completions"),
         .fields = head.f,
         .n_fields = head.n,
         .body = r->body,
@@ -313,7 +318,8 @@ void proxy_cancel(struct attempt *a)
     attempt_close(a);
 }
 
-static void receipt_end(struct receipt *r, bool known, int64_t prompt, int64_t cached, int64_t completion)
+static void receipt_end(struct receipt *r, bool known, int64_t prompt, int64_t cached,
+                        int64_t completion)
 {
     env_timer_disarm(r->loop->env, &r->timer);
     buf_fini(&r->body);
@@ -351,8 +357,8 @@ static void receipt_on_end(void *user)
     root = r->status == 200 ? json_parse(&a, buf_view(&r->body), &json_limits_api, &e) : NULL;
     known = root != NULL && json_i64(json_get(root, STR("prompt")), &prompt) &&
             json_i64(json_get(root, STR("cached")), &cached) &&
-            json_i64(json_get(root, STR("completion")), &completion) && prompt >= 0 && cached >= 0 &&
-            cached <= prompt && completion >= 0;
+            json_i64(json_get(root, STR("completion")), &completion) && prompt >= 0 &&
+            cached >= 0 && cached <= prompt && completion >= 0;
     arena_fini(&a);
     receipt_end(r, known, known ? prompt : 0, known ? cached : 0, known ? completion : 0);
 }
@@ -379,7 +385,8 @@ static void receipt_timeout(struct env_timer *t)
 
 void proxy_receipt(struct receipt *r, struct loop *l, struct worker *w, struct uuid event)
 {
-    static const struct http_call_events events = {receipt_on_head, receipt_on_body, receipt_on_end, receipt_on_fail};
+    static const struct http_call_events events = {receipt_on_head, receipt_on_body, receipt_on_end,
+                                                   receipt_on_fail};
     char auth[512], target[16 + UUID_TEXT_BYTES], text[UUID_TEXT_BYTES + 1];
     struct http_field f;
     struct http_call_request req;
@@ -391,7 +398,8 @@ void proxy_receipt(struct receipt *r, struct loop *l, struct worker *w, struct u
     snprintf(target, sizeof(target), "/abort/%s", text);
     snprintf(auth, sizeof(auth), "Bearer " STR_FMT, STR_ARG(l->gw->secrets.worker_key));
     f = (struct http_field){STR("authorization"), str_c(auth)};
-    req = (struct http_call_request){.method = HTTP_POST, .target = str_c(target), .fields = &f, .n_fields = 1};
+    req = (struct http_call_request){
+        .method = HTTP_POST, .target = str_c(target), .fields = &f, .n_fields = 1};
     r->timer.fire = receipt_timeout;
     env_timer_arm(l->env, &r->timer, env_now_us(l->env) + PROXY_RECEIPT_US);
     r->call = http_call_start(loop_origin(l, w), &req, &events, r);

@@ -1,8 +1,8 @@
 /* proxy.h - one attempt at one worker: the engine's request goes out, its answer comes back as
  * normal pieces. Knows workers and HTTP; never money, never the client's connection.
  *
- * An attempt ends in exactly one of done, whole and failed, unless proxy_cancel ends it. Our worker is
- * always asked for a stream (a whole answer is gathered by the request), so that its cumulative
+ * An attempt ends in exactly one of done, whole and failed, unless proxy_cancel ends it. Our worker
+ * is always asked for a stream (a whole answer is gathered by the request), so that its cumulative
  * usage bounds the bill while it runs. */
 #ifndef GATEWAY_PROXY_H
 #define GATEWAY_PROXY_H
@@ -20,15 +20,15 @@ enum proxy_failure_kind {
     PROXY_CUT,         /* connection lost or ended too early */
     PROXY_BROKEN,      /* not an answer that we can read */
     PROXY_TIMEOUT,
-    PROXY_BUSY,        /* our own pool's bound */
+    PROXY_BUSY, /* our own pool's bound */
 };
 
 struct proxy_failure {
     enum proxy_failure_kind kind;
-    struct api_error error;   /* for the client */
-    bool reached;             /* the worker may have seen the request */
-    bool refused;             /* it answered that it did not do it (429, 503, 4xx): nothing was produced */
-    bool client_fault;        /* 4xx: never retried, never the worker's fault */
+    struct api_error error; /* for the client */
+    bool reached;           /* the worker may have seen the request */
+    bool refused;      /* it answered that it did not do it (429, 503, 4xx): nothing was produced */
+    bool client_fault; /* 4xx: never retried, never the worker's fault */
 };
 
 struct proxy_events {
@@ -40,19 +40,19 @@ struct proxy_events {
 
 struct attempt {
     struct loop *loop;
-    struct worker *worker;     /* NULL: none at work */
+    struct worker *worker; /* NULL: none at work */
     struct worker_charge charge;
-    struct http_call *call;    /* NULL: ended */
+    struct http_call *call; /* NULL: ended */
     struct uuid event;
-    unsigned number;           /* 1.. */
+    unsigned number; /* 1.. */
     enum endpoint endpoint;
-    bool stream;               /* asked of the engine as a stream */
-    unsigned status;           /* 0: no head yet */
+    bool stream;     /* asked of the engine as a stream */
+    unsigned status; /* 0: no head yet */
     char retry_after[24];
     struct sse_reader sse;
-    struct buf body;           /* whole answers and errors */
-    struct arena scratch;      /* one chunk's tree */
-    struct usage_calls calls;  /* tool calls told apart across chunks */
+    struct buf body;          /* whole answers and errors */
+    struct arena scratch;     /* one chunk's tree */
+    struct usage_calls calls; /* tool calls told apart across chunks */
     bool ended, finish_seen, content_seen, in_feed;
     int64_t context;
     enum route_reason reason;
@@ -65,7 +65,7 @@ struct proxy_request {
     struct worker *worker;
     enum endpoint endpoint;
     bool stream;
-    struct str body;          /* engine's JSON; copied */
+    struct str body; /* engine's JSON; copied */
     struct uuid event;
     unsigned number;
     struct prefix_key k0;
@@ -73,13 +73,15 @@ struct proxy_request {
     size_t answer_bytes_max;
 };
 /* Callbacks come later, never inside. */
-void proxy_start(struct attempt *a, struct loop *l, const struct proxy_request *r, const struct proxy_events *ev, void *user);
+void proxy_start(struct attempt *a, struct loop *l, const struct proxy_request *r,
+                 const struct proxy_events *ev, void *user);
 void proxy_pause(struct attempt *a);
 void proxy_resume(struct attempt *a);
 /* Ends it now: closes the connection (engines stop on that); no callback follows. Idempotent. */
 void proxy_cancel(struct attempt *a);
 
-/* The worker's own count of an event: POST /abort/{event} (which also stops it). One answer, later. */
+/* The worker's own count of an event: POST /abort/{event} (which also stops it). One answer, later.
+ */
 struct receipt {
     struct loop *loop;
     struct http_call *call;

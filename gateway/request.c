@@ -5,7 +5,8 @@
 
 #include <stdio.h>
 
-#define REQUEST_ARENA_BYTES_MAX (512ULL << 20) /* tree, prefix: an arena grows only with the body */
+#define REQUEST_ARENA_BYTES_MAX (512ULL << 20) /* tree, prefix: an arena grows only with the body  \
+                                                */
 #define REQUEST_PATH_MAX 512
 
 void request_set_state(struct request *r, enum request_state to)
@@ -17,7 +18,8 @@ void request_set_state(struct request *r, enum request_state to)
         /* No worker was to be had: its OPEN is voided. */
         [REQ_QUEUED] = {[REQ_DISPATCHED] = true, [REQ_DONE] = true},
         /* Back to the queue: a retry, only before the first client byte. */
-        [REQ_DISPATCHED] = {[REQ_STREAMING] = true, [REQ_QUEUED] = true, [REQ_SETTLING] = true, [REQ_DONE] = true},
+        [REQ_DISPATCHED] =
+            {[REQ_STREAMING] = true, [REQ_QUEUED] = true, [REQ_SETTLING] = true, [REQ_DONE] = true},
         [REQ_STREAMING] = {[REQ_SETTLING] = true},
         [REQ_SETTLING] = {[REQ_DONE] = true, [REQ_QUEUED] = true},
     };
@@ -84,8 +86,8 @@ void request_end(struct request *r, enum request_end_reason why)
 }
 
 /* An answer that needs no request object: health, models, refusals before the body. */
-static void answer_json(struct loop *l, struct http_stream *s, unsigned status, const struct http_field *extra,
-                        size_t n_extra, struct str body)
+static void answer_json(struct loop *l, struct http_stream *s, unsigned status,
+                        const struct http_field *extra, size_t n_extra, struct str body)
 {
     struct http_field f[12];
     char id[UUID_TEXT_BYTES + 1];
@@ -128,7 +130,8 @@ static void answer_auth(struct loop *l, struct http_stream *s, enum auth_answer 
 
     atomic_fetch_add_explicit(&l->metrics.refused_auth, 1, memory_order_relaxed);
     if (why == AUTH_DISABLED) {
-        api_error_set(&e, 403, "invalid_request_error", "tenant_disabled", NULL, "This tenant is disabled. Ask the operator.");
+        api_error_set(&e, 403, "invalid_request_error", "tenant_disabled", NULL,
+                      "This tenant is disabled. Ask the operator.");
     } else {
         api_error_bad_key(&e);
     }
@@ -157,14 +160,16 @@ static struct str path_normal(struct str p, char out[REQUEST_PATH_MAX])
     return s;
 }
 
-static enum auth_answer stream_auth(struct loop *l, const struct http_head *h, const struct snap_key **key)
+static enum auth_answer stream_auth(struct loop *l, const struct http_head *h,
+                                    const struct snap_key **key)
 {
     return auth_check(l->world->snap, l->gw->secrets.pepper, auth_key_of(&h->fields), key);
 }
 
 static bool model_is_offered(const struct world *w, const struct snap_model *m, uint64_t wall_us)
 {
-    return world_serves(w, m->model_id) && snapshot_price(w->snap, m->model_id, TIER_STANDARD, 0, wall_us) != NULL;
+    return world_serves(w, m->model_id) &&
+           snapshot_price(w->snap, m->model_id, TIER_STANDARD, 0, wall_us) != NULL;
 }
 
 static void answer_models(struct loop *l, struct http_stream *s, struct str id)
@@ -178,7 +183,8 @@ static void answer_models(struct loop *l, struct http_stream *s, struct str id)
 
     buf_init(&b, 16 << 20);
     for (uint32_t i = 0; i < snap->n_models; i++) {
-        if (model_is_offered(l->world, &snap->models[i], wall) && (id.p == NULL || str_eq(id, snap->models[i].name))) {
+        if (model_is_offered(l->world, &snap->models[i], wall) &&
+            (id.p == NULL || str_eq(id, snap->models[i].name))) {
             list[n++] = &snap->models[i];
         }
     }
@@ -212,7 +218,9 @@ static void answer_not_found(struct loop *l, struct http_stream *s, struct str p
 {
     struct api_error e = {0};
 
-    api_error_set(&e, 404, "invalid_request_error", "unknown_url", NULL, "Unknown request URL: " STR_FMT ". See /v1/models, /v1/chat/completions, /v1/completions.",
+    api_error_set(&e, 404, "invalid_request_error", "unknown_url", NULL,
+                  "Unknown request URL: " STR_FMT
+                  ". See /v1/models, /v1/chat/completions, /v1/completions.",
                   (int)size_min(path.n, 200), path.p);
     answer_error(l, s, &e);
 }
@@ -223,7 +231,8 @@ static void answer_method(struct loop *l, struct http_stream *s, const char *all
     struct http_field f = {STR("allow"), str_c(allow)};
     struct buf b;
 
-    api_error_set(&e, 405, "invalid_request_error", "method_not_allowed", NULL, "This URL takes %s only.", allow);
+    api_error_set(&e, 405, "invalid_request_error", "method_not_allowed", NULL,
+                  "This URL takes %s only.", allow);
     buf_init(&b, 4096);
     api_error_body(&e, &b);
     answer_json(l, s, 405, &f, 1, buf_view(&b));
@@ -243,7 +252,8 @@ static void answer_preflight(struct http_stream *s)
     http_stream_end(s);
 }
 
-static struct request *request_new(struct loop *l, struct http_stream *s, enum endpoint ep, const struct snap_key *key)
+static struct request *request_new(struct loop *l, struct http_stream *s, enum endpoint ep,
+                                   const struct snap_key *key)
 {
     struct request *r = mem_new(sizeof(*r));
     uint8_t random[16];
@@ -291,19 +301,26 @@ static bool body_is_acceptable(struct loop *l, const struct http_head *h, struct
 
     if (h->content_length > c->body_bytes_max) {
         api_error_set(e, 413, "invalid_request_error", "request_too_large", NULL,
-                      "The request body is %lld bytes; the limit is %lld.", (long long)h->content_length, (long long)c->body_bytes_max);
-    } else if (encoding_named(http_field(&h->fields, STR("content-encoding"))) == ENCODING_UNKNOWN) {
+                      "The request body is %lld bytes; the limit is %lld.",
+                      (long long)h->content_length, (long long)c->body_bytes_max);
+    } else if (encoding_named(http_field(&h->fields, STR("content-encoding"))) ==
+               ENCODING_UNKNOWN) {
         api_error_set(e, 415, "invalid_request_error", "unsupported_content_encoding", NULL,
                       "content-encoding must be gzip, zstd or identity.");
-    } else if (l->draining || l->n_requests >= u64_max((uint64_t)c->requests_max / l->gw->n_loops, 1) || l->body_bytes >= bodies_max(l)) {
-        api_error_unavailable(e, 1000, l->draining ? "The gateway is shutting down." : "The gateway is at its limit of open requests.");
+    } else if (l->draining ||
+               l->n_requests >= u64_max((uint64_t)c->requests_max / l->gw->n_loops, 1) ||
+               l->body_bytes >= bodies_max(l)) {
+        api_error_unavailable(e, 1000,
+                              l->draining ? "The gateway is shutting down."
+                                          : "The gateway is at its limit of open requests.");
     } else if (!journal_admits(l->gw->journal)) {
         api_error_unavailable(e, 5000, "The gateway's journal cannot take new requests.");
     }
     return e->status == 0;
 }
 
-static void begin_inference(struct loop *l, struct http_stream *s, const struct http_head *h, enum endpoint ep)
+static void begin_inference(struct loop *l, struct http_stream *s, const struct http_head *h,
+                            enum endpoint ep)
 {
     const struct snap_key *key;
     enum auth_answer answer = stream_auth(l, h, &key);
@@ -345,7 +362,8 @@ static void on_head(void *ctx, struct http_stream *s, const struct http_head *h)
 
     if (h->method == HTTP_OPTIONS) {
         answer_preflight(s);
-    } else if (str_eq(path, STR("/")) || str_eq(path, STR("/health")) || str_eq(path, STR("/ready"))) {
+    } else if (str_eq(path, STR("/")) || str_eq(path, STR("/health")) ||
+               str_eq(path, STR("/ready"))) {
         answer_open(l, s, path);
     } else if (!chat && !completions && !models) {
         answer_not_found(l, s, path);
@@ -358,7 +376,8 @@ static void on_head(void *ctx, struct http_stream *s, const struct http_head *h)
         } else if ((auth = stream_auth(l, h, &key)) != AUTH_OK) {
             answer_auth(l, s, auth);
         } else {
-            answer_models(l, s, path.n > 11 ? str_of(path.p + 11, path.n - 11) : (struct str){NULL, 0});
+            answer_models(l, s,
+                          path.n > 11 ? str_of(path.p + 11, path.n - 11) : (struct str){NULL, 0});
         }
     } else if (h->method != HTTP_POST) {
         answer_method(l, s, "POST");
@@ -373,7 +392,8 @@ static void body_fail(struct request *r, enum err_code code)
 
     if (code == ERR_LIMIT || code == ERR_NO_MEMORY) {
         api_error_set(&e, 413, "invalid_request_error", "request_too_large", NULL,
-                      "The request body is larger than the limit of %lld bytes.", (long long)r->loop->gw->config.body_bytes_max);
+                      "The request body is larger than the limit of %lld bytes.",
+                      (long long)r->loop->gw->config.body_bytes_max);
     } else {
         api_error_set(&e, 400, "invalid_request_error", "invalid_encoding", NULL,
                       "The request body does not decode as its content-encoding says.");

@@ -1,9 +1,9 @@
 /* request.h - one request, from its head to its one end.
  *
- * States: HEADERS, BODY, ADMITTING, QUEUED, DISPATCHED, STREAMING, SETTLING, DONE. One function changes
- * the state over a table of legal edges; one function (request_end) ends a request, with a reason.
- * The HTTP stream and the request die apart: a client may leave while the worker's count is still
- * being learned and the row is still on its way to the disk. */
+ * States: HEADERS, BODY, ADMITTING, QUEUED, DISPATCHED, STREAMING, SETTLING, DONE. One function
+ * changes the state over a table of legal edges; one function (request_end) ends a request, with a
+ * reason. The HTTP stream and the request die apart: a client may leave while the worker's count is
+ * still being learned and the row is still on its way to the disk. */
 #ifndef GATEWAY_REQUEST_H
 #define GATEWAY_REQUEST_H
 
@@ -29,7 +29,7 @@ enum request_end_reason {
     REQ_END_REFUSED,      /* an error before any worker had it */
     REQ_END_FAILED,       /* workers were tried; the client got an error */
     REQ_END_CLIENT_GONE,
-    REQ_END_CUT,          /* a stream that ended in an error event */
+    REQ_END_CUT, /* a stream that ended in an error event */
 };
 
 /* Text of a whole answer gathered from our worker's stream. */
@@ -46,15 +46,15 @@ struct request {
     struct list settle_node;    /* in loop->settling while a ticket is awaited */
     enum request_state state;
     /* who */
-    struct world *world;        /* one reference from the head on */
+    struct world *world; /* one reference from the head on */
     const struct snap_tenant *tenant;
     const struct snap_key *key;
     /* what */
     enum endpoint endpoint;
-    struct buf body;            /* decoded */
-    struct decoder *decoder;    /* NULL: identity */
-    size_t body_charged;        /* in loop->body_bytes */
-    struct arena arena;         /* tree, prefix */
+    struct buf body;         /* decoded */
+    struct decoder *decoder; /* NULL: identity */
+    size_t body_charged;     /* in loop->body_bytes */
+    struct arena arena;      /* tree, prefix */
     struct openai_request api;
     struct openai_answer answer;
     char answer_id[48], id_text[UUID_TEXT_BYTES + 1];
@@ -65,13 +65,13 @@ struct request {
     uint64_t root;
     /* money */
     struct quota_hold hold;
-    int64_t prompt_bound;       /* tokens */
-    int64_t out_held;           /* output tokens that the hold covers */
-    int64_t out_limit;          /* the answer's own limit; INT64_MAX: to the end of the context */
+    int64_t prompt_bound; /* tokens */
+    int64_t out_held;     /* output tokens that the hold covers */
+    int64_t out_limit;    /* the answer's own limit; INT64_MAX: to the end of the context */
     bool extending, extend_refused, trimmed;
-    int64_t extend_tokens;      /* asked for in the extend under way */
+    int64_t extend_tokens; /* asked for in the extend under way */
     enum { ASK_RESERVE = 1, ASK_EXTEND, ASK_EXTEND_WHOLE } asking;
-    bool opened;                /* OPEN is journalled */
+    bool opened; /* OPEN is journalled */
     /* where */
     struct uuid request_id;     /* event id of attempt 1 */
     struct attempt attempt;     /* the one at work or the last one */
@@ -81,36 +81,36 @@ struct request {
     struct receipt receipt;     /* the worker's own count, being asked for */
     bool receipt_failed;        /* it could not be had: usage is what was seen */
     unsigned attempts;
-    uint64_t tried;             /* bits of worker slots */
-    struct api_error error;     /* what the client is told at the end */
+    uint64_t tried;         /* bits of worker slots */
+    struct api_error error; /* what the client is told at the end */
     /* answer */
-    bool responded;             /* head sent */
+    bool responded; /* head sent */
     bool role_sent;
-    bool paused;                /* upstream is paused: the client drains slowly */
+    bool paused; /* upstream is paused: the client drains slowly */
     bool client_gone;
     bool body_done;
-    struct buf out;             /* scratch for rendering */
-    struct buf tail;            /* finish chunk, usage, [DONE], or the whole answer: after CLOSE is durable */
+    struct buf out;  /* scratch for rendering */
+    struct buf tail; /* finish chunk, usage, [DONE], or the whole answer: after CLOSE is durable */
     struct gathered gathered;
     enum finish finish;
     struct usage_count said;
     int64_t content_events;
     uint64_t answer_bytes;
-    bool cut_by_us;             /* at the hold: outcome clamped */
-    bool broken;                /* the worker failed after content */
+    bool cut_by_us; /* at the hold: outcome clamped */
+    bool broken;    /* the worker failed after content */
     struct tokens billed;
     enum usage_state usage_state;
     enum outcome outcome;
-    const struct json *whole;   /* a foreign engine's choice, while it is rendered */
-    struct entry close;         /* the row, from settle until its CLOSE is in the ring */
+    const struct json *whole; /* a foreign engine's choice, while it is rendered */
+    struct entry close;       /* the row, from settle until its CLOSE is in the ring */
     enum { AFTER_ANSWER = 1, AFTER_RETRY } after; /* what follows the CLOSE */
-    uint64_t ticket;            /* CLOSE's, while settling */
+    uint64_t ticket;                              /* CLOSE's, while settling */
     /* times, monotonic us unless wall */
     uint64_t begun_us, begun_wall_us, dispatched_us, first_us, last_progress_us, settle_us;
     int64_t last_progress_tokens;
-    struct env_timer timer;     /* keep-alive before the first token */
-    struct env_timer linger;    /* retry back-off; or a full ring */
-    struct env_task free_task;  /* memory goes when the turn is over */
+    struct env_timer timer;    /* keep-alive before the first token */
+    struct env_timer linger;   /* retry back-off; or a full ring */
+    struct env_task free_task; /* memory goes when the turn is over */
 };
 
 /* The http_app of a public listener. ctx is the loop. */
@@ -125,7 +125,8 @@ void request_drop_all(struct loop *l);
 
 /* Inside gateway/: the parts of one request, split by subject. */
 void request_set_state(struct request *r, enum request_state to);
-void request_end(struct request *r, enum request_end_reason why); /* frees r at the end of the turn */
+void request_end(struct request *r,
+                 enum request_end_reason why); /* frees r at the end of the turn */
 void request_body_release(struct request *r);
 void request_client_gone(struct request *r);
 /* No worker has it (any more): the client hears e, holds are voided, the request ends. */
@@ -145,11 +146,14 @@ void request_waits(struct env_timer *t); /* the client waits: head, then keep-al
 void request_answer_begin(struct request *r); /* 200 and the head of a stream */
 void request_answer_chunk(struct request *r, const struct usage_chunk *c);
 void request_gather_chunk(struct request *r, const struct usage_chunk *c);
-void request_answer_tail(struct request *r);  /* finish, usage, [DONE], or the whole answer, into tail */
-void request_answer_send(struct request *r);  /* the tail goes out, the stream ends */
-void request_answer_error(struct request *r, const struct api_error *e); /* envelope, or error event */
+void request_answer_tail(
+    struct request *r); /* finish, usage, [DONE], or the whole answer, into tail */
+void request_answer_send(struct request *r); /* the tail goes out, the stream ends */
+void request_answer_error(struct request *r,
+                          const struct api_error *e); /* envelope, or error event */
 /* request_settle.c */
-void request_count(struct request *r, enum outcome o);  /* asks the worker for its count, then settles */
+void request_count(struct request *r,
+                   enum outcome o); /* asks the worker for its count, then settles */
 void request_settle(struct request *r, enum outcome o); /* -> SETTLING: bill, tail, CLOSE */
 void request_void_attempt(struct request *r);           /* the worker never saw it */
 /* loop.c */

@@ -3,11 +3,12 @@
 
 #include <stdio.h>
 
-#define ADMIT_PROMPT_EXTRA 64       /* tokens: the template's head (contracts, admission) */
+#define ADMIT_PROMPT_EXTRA 64 /* tokens: the template's head (contracts, admission) */
 #define ADMIT_PER_MESSAGE 16
 #define ADMIT_PER_IMAGE 2048
 #define ADMIT_FIRST_OUTPUT 512
-#define ADMIT_OUTPUT_MAX (1 << 24) /* no context has this room: keeps tokens x price in an int64 */
+#define ADMIT_OUTPUT_MAX (1 << 24) /* no context has this room: keeps tokens x price in an int64   \
+                                    */
 
 static void quota_error(const struct request *r, struct api_error *e)
 {
@@ -17,20 +18,27 @@ static void quota_error(const struct request *r, struct api_error *e)
     switch (v->answer) {
     case QUOTA_RATE:
     case QUOTA_BUSY:
-        api_error_set(e, 429, v->dim == QUOTA_INPUT_TOKENS || v->dim == QUOTA_OUTPUT_TOKENS ? "tokens" : "requests",
+        api_error_set(e, 429,
+                      v->dim == QUOTA_INPUT_TOKENS || v->dim == QUOTA_OUTPUT_TOKENS ? "tokens"
+                                                                                    : "requests",
                       "rate_limit_exceeded", dim,
-                      "Rate limit reached for %s on this %s: limit %lld, remaining %lld. Please try again in %u.%03us.", dim, scope,
-                      (long long)v->limit, (long long)v->remaining, v->retry_ms / 1000, v->retry_ms % 1000);
+                      "Rate limit reached for %s on this %s: limit %lld, remaining %lld. Please "
+                      "try again in %u.%03us.",
+                      dim, scope, (long long)v->limit, (long long)v->remaining, v->retry_ms / 1000,
+                      v->retry_ms % 1000);
         e->retry_ms = v->retry_ms > 0 ? v->retry_ms : 1000;
         return;
     case QUOTA_BUDGET:
         api_error_set(e, 429, "insufficient_quota", "insufficient_quota", dim,
-                      "The month's budget of this %s is spent. It begins anew with the next month (UTC), or ask for a higher one.", scope);
+                      "The month's budget of this %s is spent. It begins anew with the next month "
+                      "(UTC), or ask for a higher one.",
+                      scope);
         e->no_retry = true;
         return;
     case QUOTA_TOO_LARGE:
         api_error_set(e, 400, "invalid_request_error", "request_too_large_for_limit", dim,
-                      "This request alone needs more than the %s limit of this %s (%lld) allows; waiting cannot help. Send a shorter prompt or ask for fewer tokens.",
+                      "This request alone needs more than the %s limit of this %s (%lld) allows; "
+                      "waiting cannot help. Send a shorter prompt or ask for fewer tokens.",
                       dim, scope, (long long)v->limit);
         return;
     default:
@@ -62,7 +70,8 @@ static bool journal_open_record(struct request *r)
 
 static bool prefix_of(struct request *r)
 {
-    r->k0 = prefix_key_derive(r->loop->gw->secrets.deployment, r->tenant->scope_salt, r->model->name, (struct str){"", 0});
+    r->k0 = prefix_key_derive(r->loop->gw->secrets.deployment, r->tenant->scope_salt,
+                              r->model->name, (struct str){"", 0});
     if (r->endpoint == ENDPOINT_CHAT) {
         if (!prefix_chat(&r->arena, r->k0, r->api.root, &r->prefix)) {
             return false;
@@ -70,7 +79,9 @@ static bool prefix_of(struct request *r)
     } else if (!prefix_completion(&r->arena, r->k0, r->api.prompt, &r->prefix)) {
         return false;
     }
-    r->root = r->api.cache_key.p != NULL ? prefix_root_of_key(r->k0, r->prefix.head, r->api.cache_key) : r->prefix.root;
+    r->root = r->api.cache_key.p != NULL
+                  ? prefix_root_of_key(r->k0, r->prefix.head, r->api.cache_key)
+                  : r->prefix.root;
     return true;
 }
 
@@ -139,9 +150,11 @@ static bool find_model(struct request *r, struct api_error *e)
         api_error_no_model(e, r->api.model);
         return false;
     }
-    r->price = snapshot_price(snap, r->model->model_id, TIER_STANDARD, r->prompt_bound, r->begun_wall_us);
+    r->price =
+        snapshot_price(snap, r->model->model_id, TIER_STANDARD, r->prompt_bound, r->begun_wall_us);
     if (r->price == NULL) {
-        log_event(r->loop->gw->log, LOG_WARN, r->begun_wall_us, "model_not_priced", "model " STR_FMT " has no price: refused. tollctl price publish",
+        log_event(r->loop->gw->log, LOG_WARN, r->begun_wall_us, "model_not_priced",
+                  "model " STR_FMT " has no price: refused. tollctl price publish",
                   STR_ARG(r->model->name));
         api_error_not_priced(e, r->api.model);
         return false;
@@ -161,7 +174,8 @@ void request_admit(struct request *r)
         return;
     }
     r->body_done = true;
-    r->prompt_bound = (int64_t)r->api.text_bytes + ADMIT_PROMPT_EXTRA + ADMIT_PER_MESSAGE * (int64_t)r->api.messages +
+    r->prompt_bound = (int64_t)r->api.text_bytes + ADMIT_PROMPT_EXTRA +
+                      ADMIT_PER_MESSAGE * (int64_t)r->api.messages +
                       ADMIT_PER_IMAGE * (int64_t)r->api.images;
     if (!find_model(r, &e)) {
         request_fail(r, &e);
@@ -178,15 +192,18 @@ void request_admit(struct request *r)
     if (r->model->context > 0 && bound_out > r->model->context) {
         bound_out = r->model->context;
     }
-    if (r->api.max_tokens < 0) { /* nobody asked for more than the tightest output rate lets through */
+    if (r->api.max_tokens <
+        0) { /* nobody asked for more than the tightest output rate lets through */
         int64_t most = quota_output_max(r->tenant, r->key);
 
         bound_out = bound_out < most ? bound_out : most;
     }
     r->out_held = bound_out;
-    snprintf(r->answer_id, sizeof(r->answer_id), "%s-%s", r->endpoint == ENDPOINT_CHAT ? "chatcmpl" : "cmpl", r->id_text);
-    r->answer = (struct openai_answer){r->endpoint, str_c(r->answer_id), r->begun_wall_us / 1000000, r->model->name,
-                                       r->api.include_usage, r->api.tier_echo};
+    snprintf(r->answer_id, sizeof(r->answer_id), "%s-%s",
+             r->endpoint == ENDPOINT_CHAT ? "chatcmpl" : "cmpl", r->id_text);
+    r->answer =
+        (struct openai_answer){r->endpoint,    str_c(r->answer_id),  r->begun_wall_us / 1000000,
+                               r->model->name, r->api.include_usage, r->api.tier_echo};
     request_set_state(r, REQ_ADMITTING);
     r->hold.on_answer = on_quota;
     r->asking = ASK_RESERVE;

@@ -1,4 +1,5 @@
-/* request_answer.c - what the client hears: heads, chunks, the tail after the row is durable, errors. */
+/* request_answer.c - what the client hears: heads, chunks, the tail after the row is durable,
+ * errors. */
 #include "gateway/request.h"
 
 #include <inttypes.h>
@@ -68,7 +69,8 @@ static void head_common(struct request *r, struct answer_head *h)
     h->texts = 0;
     head_add(h, STR("x-request-id"), str_c(r->id_text));
     head_add(h, STR("openai-version"), STR("2020-10-01"));
-    head_number(h, STR("openai-processing-ms"), (int64_t)((env_now_us(r->loop->env) - r->begun_us) / 1000));
+    head_number(h, STR("openai-processing-ms"),
+                (int64_t)((env_now_us(r->loop->env) - r->begun_us) / 1000));
     head_limits(r, h);
 }
 
@@ -105,7 +107,8 @@ void request_answer_chunk(struct request *r, const struct usage_chunk *c)
     d.role = (struct str){NULL, 0};
     openai_render_chunk(&r->answer, &d, FINISH_NONE, &r->out);
     http_stream_write(r->stream, buf_view(&r->out).p, r->out.len);
-    if (!r->paused && http_stream_buffered(r->stream) > (size_t)r->loop->gw->config.stream_buffer_high) {
+    if (!r->paused &&
+        http_stream_buffered(r->stream) > (size_t)r->loop->gw->config.stream_buffer_high) {
         r->paused = true;
         proxy_pause(&r->attempt);
     }
@@ -152,7 +155,8 @@ static void gathered_choice(struct request *r, struct buf *out)
     const struct str *names = logprob_names(r);
     bool chat = r->endpoint == ENDPOINT_CHAT;
 
-    buf_c(out, chat ? "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":" : "{\"index\":0,\"text\":");
+    buf_c(out, chat ? "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":"
+                    : "{\"index\":0,\"text\":");
     json_write_string(out, buf_view(&r->gathered.text));
     buf_c(out, chat ? "},\"logprobs\":" : ",\"logprobs\":");
     if (!r->gathered.has_logprobs) {
@@ -163,7 +167,8 @@ static void gathered_choice(struct request *r, struct buf *out)
     for (unsigned i = 0; i < 4 && names[i].p != NULL; i++) {
         bool null = chat && i == 1 && r->gathered.logprobs[i].len == 0; /* refusal */
 
-        buf_printf(out, "%s\"" STR_FMT "\":%s", i > 0 ? "," : "", STR_ARG(names[i]), null ? "null" : "[");
+        buf_printf(out, "%s\"" STR_FMT "\":%s", i > 0 ? "," : "", STR_ARG(names[i]),
+                   null ? "null" : "[");
         buf_str(out, buf_view(&r->gathered.logprobs[i]));
         buf_c(out, null ? "" : "]");
     }

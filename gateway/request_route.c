@@ -1,7 +1,9 @@
-/* request_route.c - an admitted request finds a worker: candidates, algorithm R, DISPATCH, retry. */
+/* request_route.c - an admitted request finds a worker: candidates, algorithm R, DISPATCH, retry.
+ */
 #include "gateway/request.h"
 
-#define ROUTE_UNTRUSTED_PERMILLE 500 /* an index wrong about half of the prompts' tokens is no help */
+#define ROUTE_UNTRUSTED_PERMILLE                                                                   \
+    500                            /* an index wrong about half of the prompts' tokens is no help */
 #define RETRY_BACKOFF_MAX_US 50000 /* full jitter before another worker is tried */
 #define ENGINE_BODY_EXTRA 256      /* what an engine's body says beside the client's, about */
 #define WHOLE_OUTPUT_DEFAULT 4096  /* a whole answer of a foreign engine without max_tokens */
@@ -25,8 +27,8 @@ static unsigned candidates(const struct request *r, const struct worker *list[RO
         for (unsigned i = 0; i < r->world->n_workers; i++) {
             const struct world_worker *w = &r->world->worker[i];
 
-            if (!w->draining && (r->tried & (1ULL << w->w->slot)) == 0 && atomic_load(&w->w->health) == want &&
-                worker_lists(w, r->model->model_id)) {
+            if (!w->draining && (r->tried & (1ULL << w->w->slot)) == 0 &&
+                atomic_load(&w->w->health) == want && worker_lists(w, r->model->model_id)) {
                 list[n++] = w->w;
             }
         }
@@ -60,7 +62,8 @@ static double fleet_rate(const struct worker *const *list, unsigned n)
     return k == 0 ? 0 : v[k / 2];
 }
 
-static void candidate_fill(const struct request *r, const struct worker *w, uint64_t held_bytes, double fleet, struct route_candidate *c)
+static void candidate_fill(const struct request *r, const struct worker *w, uint64_t held_bytes,
+                           double fleet, struct route_candidate *c)
 {
     uint32_t bpt = atomic_load_explicit(&w->bytes_per_token_milli, memory_order_relaxed);
     int kv = atomic_load_explicit(&w->kv_permille, memory_order_relaxed);
@@ -73,10 +76,12 @@ static void candidate_fill(const struct request *r, const struct worker *w, uint
         .queued_tokens = (double)atomic_load_explicit(&w->queued_tokens, memory_order_relaxed),
         .in_flight = (double)atomic_load_explicit(&w->in_flight, memory_order_relaxed),
         .context_tokens = (double)atomic_load_explicit(&w->context_tokens, memory_order_relaxed),
-        .rate = route_rate_used(milli(atomic_load_explicit(&w->rate_milli, memory_order_relaxed)), fleet),
+        .rate = route_rate_used(milli(atomic_load_explicit(&w->rate_milli, memory_order_relaxed)),
+                                fleet),
         .kv_usage = kv < 0 ? -1 : (double)kv / 1000.0,
         .waiting = (double)atomic_load_explicit(&w->waiting, memory_order_relaxed),
-        .index_trusted = atomic_load_explicit(&w->off_permille, memory_order_relaxed) < ROUTE_UNTRUSTED_PERMILLE,
+        .index_trusted =
+            atomic_load_explicit(&w->off_permille, memory_order_relaxed) < ROUTE_UNTRUSTED_PERMILLE,
     };
 }
 
@@ -150,11 +155,13 @@ void request_route(struct request *r)
     r->attempt.reason = r->attempts > 0 ? ROUTE_RETRY : choice.reason;
     r->attempt.predicted_cached = (int64_t)choice.predicted_cached;
     r->predicted_ttft_us = (uint64_t)(choice.predicted_ttft_s * 1e6);
-    if (!r->api.stream && w->engine != ENGINE_TOLLGATE && r->out_limit > r->out_held && !r->extend_refused) {
+    if (!r->api.stream && w->engine != ENGINE_TOLLGATE && r->out_limit > r->out_held &&
+        !r->extend_refused) {
         int64_t want = r->out_limit == INT64_MAX ? WHOLE_OUTPUT_DEFAULT : r->out_limit;
 
         if (want > r->out_held) {
-            request_extend(r, want - r->out_held, true); /* a whole answer cannot be extended later */
+            request_extend(r, want - r->out_held,
+                           true); /* a whole answer cannot be extended later */
             return;
         }
     }
@@ -192,7 +199,8 @@ void request_dispatch(struct request *r)
     buf_reset(&r->out);
     (void)buf_reserve(&r->out, r->body.len + ENGINE_BODY_EXTRA); /* grown once; failure is sticky */
     openai_engine_body(&r->api, w->engine, r->model->name, engine_max_tokens(r, w), &r->out);
-    worker_charge(w, &r->attempt.charge, uncached < 1 ? 1 : (int64_t)uncached, (int64_t)r->prompt_tokens + 1, now);
+    worker_charge(w, &r->attempt.charge, uncached < 1 ? 1 : (int64_t)uncached,
+                  (int64_t)r->prompt_tokens + 1, now);
     whohas_dispatched(l->gw->index, &r->prefix, w->slot, now);
     req = (struct proxy_request){
         .worker = w,
@@ -223,7 +231,8 @@ static void retry_now(struct env_timer *t)
 
 bool request_may_retry(const struct request *r)
 {
-    return r->attempts <= (unsigned)r->loop->gw->config.retries && r->stream != NULL && !r->responded && !r->loop->draining;
+    return r->attempts <= (unsigned)r->loop->gw->config.retries && r->stream != NULL &&
+           !r->responded && !r->loop->draining;
 }
 
 /* The state is QUEUED again; another worker is tried after a little jitter. */
@@ -234,5 +243,6 @@ void request_retry(struct request *r)
     r->content_events = 0;
     r->answer_bytes = 0;
     r->linger.fire = retry_now;
-    env_timer_arm(r->loop->env, &r->linger, env_now_us(r->loop->env) + env_random_u64(r->loop->env) % RETRY_BACKOFF_MAX_US);
+    env_timer_arm(r->loop->env, &r->linger,
+                  env_now_us(r->loop->env) + env_random_u64(r->loop->env) % RETRY_BACKOFF_MAX_US);
 }

@@ -1,4 +1,5 @@
-/* request_settle.c - the bill: the worker's count, the row, its CLOSE on the disk, then the tail. */
+/* request_settle.c - the bill: the worker's count, the row, its CLOSE on the disk, then the tail.
+ */
 #include "gateway/request.h"
 
 #define SETTLE_RING_FULL_US 2000 /* a full ring is tried again; the row is never dropped */
@@ -8,7 +9,8 @@ static bool is_ours(const struct request *r)
     return r->attempt.worker->engine == ENGINE_TOLLGATE;
 }
 
-static void on_receipt(struct receipt *rc, bool known, int64_t prompt, int64_t cached, int64_t completion)
+static void on_receipt(struct receipt *rc, bool known, int64_t prompt, int64_t cached,
+                       int64_t completion)
 {
     struct request *r = CONTAINER_OF(rc, struct request, receipt);
 
@@ -50,9 +52,11 @@ static void bill(struct request *r)
         .content_events = r->content_events,
         .answer_bytes = r->answer_bytes,
         .prompt_bytes = r->prefix.text_bytes,
-        .bytes_per_token = (double)atomic_load_explicit(&w->bytes_per_token_milli, memory_order_relaxed) / 1000.0,
+        .bytes_per_token =
+            (double)atomic_load_explicit(&w->bytes_per_token_milli, memory_order_relaxed) / 1000.0,
         .streamed = r->attempt.stream,
-        .produced = r->content_events > 0 || r->finish != FINISH_NONE || (is_ours(r) && r->said.completion > 0),
+        .produced = r->content_events > 0 || r->finish != FINISH_NONE ||
+                    (is_ours(r) && r->said.completion > 0),
     };
 
     usage_bill(&in, &r->billed, &r->usage_state);
@@ -159,14 +163,19 @@ static void learn(struct request *r)
     struct loop_metrics *m = &r->loop->metrics;
 
     if (r->said.present && is_ours(r) && r->billed.out > 0) {
-        worker_learn(r->attempt.worker, r->prefix.bytes, r->said.prompt, r->said.cached, r->attempt.predicted_cached);
+        worker_learn(r->attempt.worker, r->prefix.bytes, r->said.prompt, r->said.cached,
+                     r->attempt.predicted_cached);
     }
-    atomic_fetch_add_explicit(&m->tokens_in, (uint64_t)tokens_prompt(&r->billed), memory_order_relaxed);
-    atomic_fetch_add_explicit(&m->tokens_cached, (uint64_t)r->billed.in_cached, memory_order_relaxed);
-    atomic_fetch_add_explicit(&m->tokens_out, (uint64_t)tokens_output(&r->billed), memory_order_relaxed);
+    atomic_fetch_add_explicit(&m->tokens_in, (uint64_t)tokens_prompt(&r->billed),
+                              memory_order_relaxed);
+    atomic_fetch_add_explicit(&m->tokens_cached, (uint64_t)r->billed.in_cached,
+                              memory_order_relaxed);
+    atomic_fetch_add_explicit(&m->tokens_out, (uint64_t)tokens_output(&r->billed),
+                              memory_order_relaxed);
     hist_add(&m->durable_wait, env_now_us(r->loop->env) - r->settle_us);
     if (r->first_us != 0 && tokens_output(&r->billed) > 1) {
-        hist_add(&m->tpot, (r->settle_us - r->first_us) / (uint64_t)(tokens_output(&r->billed) - 1));
+        hist_add(&m->tpot,
+                 (r->settle_us - r->first_us) / (uint64_t)(tokens_output(&r->billed) - 1));
     }
 }
 
@@ -176,8 +185,8 @@ static void put_void(struct request *r, struct uuid event)
 
     rec.voided.request = r->request_id;
     rec.voided.event = event;
-    /* A lost VOID costs nothing: recovery voids an OPEN without DISPATCH itself, and asks the worker
-     * about a DISPATCH, which then knows nothing of it. */
+    /* A lost VOID costs nothing: recovery voids an OPEN without DISPATCH itself, and asks the
+     * worker about a DISPATCH, which then knows nothing of it. */
     (void)journal_put(r->loop->port, &rec);
 }
 
@@ -197,10 +206,11 @@ static void finish(struct request *r)
     enum request_end_reason why = REQ_END_ANSWERED;
     bool answered = r->finish != FINISH_NONE && !r->broken;
 
-    quota_settle(r->loop->gw->quota, &r->hold, money_nusd_ceil(money_of(r->close.cost_pusd)), tokens_prompt(&r->billed),
-                 tokens_output(&r->billed), env_now_us(r->loop->env));
+    quota_settle(r->loop->gw->quota, &r->hold, money_nusd_ceil(money_of(r->close.cost_pusd)),
+                 tokens_prompt(&r->billed), tokens_output(&r->billed), env_now_us(r->loop->env));
     learn(r);
-    if (r->outcome == OUTCOME_WORKER_ERROR || r->outcome == OUTCOME_TIMEOUT || r->outcome == OUTCOME_REFUSED_BY_WORKER) {
+    if (r->outcome == OUTCOME_WORKER_ERROR || r->outcome == OUTCOME_TIMEOUT ||
+        r->outcome == OUTCOME_REFUSED_BY_WORKER) {
         put_over(r);
     }
     if (r->stream == NULL) {

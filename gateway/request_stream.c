@@ -1,7 +1,8 @@
-/* request_stream.c - what comes back from a worker: pieces, the end, failures; limits while it runs. */
+/* request_stream.c - what comes back from a worker: pieces, the end, failures; limits while it
+ * runs. */
 #include "gateway/request.h"
 
-#define STREAM_EXTEND_TOKENS 512   /* a step of the hold */
+#define STREAM_EXTEND_TOKENS 512 /* a step of the hold */
 /* Asked for this far before the hold is used up: one read (32 KiB) of an engine's events, which are
  * 128 bytes and more each, may still come before the answer. */
 #define STREAM_EXTEND_AHEAD 256
@@ -33,25 +34,29 @@ static void begin_streaming(struct request *r)
     hist_add(&r->loop->metrics.ttft, r->first_us - r->begun_us);
 }
 
-/* Our worker's first count is exact: what the bound took too much goes back at once. At the uncached
- * price, and the bill is bound by this count from now on: settled <= held whatever comes later. */
+/* Our worker's first count is exact: what the bound took too much goes back at once. At the
+ * uncached price, and the bill is bound by this count from now on: settled <= held whatever comes
+ * later. */
 static void trim(struct request *r)
 {
     struct money worst;
 
-    if (!is_ours(r) || r->trimmed || r->said.prompt <= 0 || r->said.prompt > r->prompt_bound || r->extending) {
+    if (!is_ours(r) || r->trimmed || r->said.prompt <= 0 || r->said.prompt > r->prompt_bound ||
+        r->extending) {
         return;
     }
     r->trimmed = true;
     r->prompt_bound = r->said.prompt;
     worst = price_bound(r->price, r->prompt_bound, r->out_held);
-    quota_trim(r->loop->gw->quota, &r->hold, r->said.prompt, money_nusd_ceil(worst), env_now_us(r->loop->env));
+    quota_trim(r->loop->gw->quota, &r->hold, r->said.prompt, money_nusd_ceil(worst),
+               env_now_us(r->loop->env));
 }
 
 /* As said, else as routing estimated it: a row made of PROGRESS alone has a prompt too. */
 static int32_t prompt_so_far(const struct request *r)
 {
-    int64_t n = r->said.present && r->said.prompt > 0 ? r->said.prompt : (int64_t)r->prompt_tokens + 1;
+    int64_t n =
+        r->said.present && r->said.prompt > 0 ? r->said.prompt : (int64_t)r->prompt_tokens + 1;
 
     return (int32_t)(n < r->prompt_bound ? n : r->prompt_bound);
 }
@@ -61,7 +66,8 @@ static void progress(struct request *r, int64_t output)
     uint64_t now = env_now_us(r->loop->env);
     struct record rec = {.type = RECORD_PROGRESS};
 
-    if (output - r->last_progress_tokens < STREAM_PROGRESS_TOKENS && now - r->last_progress_us < STREAM_PROGRESS_US) {
+    if (output - r->last_progress_tokens < STREAM_PROGRESS_TOKENS &&
+        now - r->last_progress_us < STREAM_PROGRESS_US) {
         return;
     }
     r->last_progress_us = now;
@@ -71,14 +77,16 @@ static void progress(struct request *r, int64_t output)
     rec.progress.prompt = prompt_so_far(r);
     rec.progress.cached = r->said.present ? (int32_t)r->said.cached : 0;
     rec.progress.output = (int32_t)output;
-    (void)journal_put(r->loop->port, &rec); /* a full ring loses a PROGRESS only: CLOSE still comes */
+    (void)journal_put(r->loop->port,
+                      &rec); /* a full ring loses a PROGRESS only: CLOSE still comes */
 }
 
 static void extend_ahead(struct request *r, int64_t output)
 {
     int64_t more = r->out_limit - r->out_held;
 
-    if (more <= 0 || r->extending || r->extend_refused || output + STREAM_EXTEND_AHEAD < r->out_held) {
+    if (more <= 0 || r->extending || r->extend_refused ||
+        output + STREAM_EXTEND_AHEAD < r->out_held) {
         return;
     }
     request_extend(r, more < STREAM_EXTEND_TOKENS ? more : STREAM_EXTEND_TOKENS, false);
@@ -191,7 +199,8 @@ static void failed_early(struct request *r, const struct proxy_failure *f)
     if (nothing) {
         request_settle(r, OUTCOME_REFUSED_BY_WORKER);
     } else {
-        /* Only the worker's own count can say that nothing was produced; then another one is tried. */
+        /* Only the worker's own count can say that nothing was produced; then another one is tried.
+         */
         request_count(r, f->kind == PROXY_TIMEOUT ? OUTCOME_TIMEOUT : OUTCOME_WORKER_ERROR);
     }
 }

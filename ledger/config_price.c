@@ -3,8 +3,9 @@
 
 #include <stdio.h>
 
-/* Above this a long prompt's cost would leave int64: 1,000 USD a token. */
-#define PRICE_PUSD_MAX 1000000000000000LL
+/* 2,147 USD per 1M tokens. A row's prompt and its output are an int32 of tokens each: their cost at
+ * this price fits an int64, so that no request can make the sum overflow. */
+#define PRICE_PUSD_MAX ((int64_t)INT32_MAX)
 
 /* USD per 1M tokens: pico-USD per token / 1e6. */
 #define PER_MILLION(name, column)                                                                  \
@@ -61,7 +62,8 @@ static bool price_check(const struct config_price *p, struct err *e)
 
     for (i = 0; i < ARRAY_LEN(all); i++) {
         if (all[i] < 0 || all[i] > PRICE_PUSD_MAX) {
-            return err_set(e, ERR_INPUT, "a price is 0 to %lld pico-USD per token", PRICE_PUSD_MAX);
+            return err_set(e, ERR_INPUT, "a price is 0 to %lld pico-USD per token",
+                           (long long)PRICE_PUSD_MAX);
         }
     }
     if (p->tier < 0 || p->tier > TIER_BATCH || p->ctx_band < 0) {
@@ -159,8 +161,9 @@ static bool prices_insert(const struct config *c, const struct config_price *p,
     if (p->tier != 0) {
         return price_insert(c, p, pub, e);
     }
-    return price_insert(c, &standard, pub, e) && price_insert(c, &priority, pub, e) &&
-           price_insert(c, &flex, pub, e) && price_insert(c, &batch, pub, e);
+    return price_check(&priority, e) && price_insert(c, &standard, pub, e) &&
+           price_insert(c, &priority, pub, e) && price_insert(c, &flex, pub, e) &&
+           price_insert(c, &batch, pub, e);
 }
 
 bool config_price_publish(const struct config *c, const struct config_price *in, struct buf *out,

@@ -441,6 +441,7 @@ static bool segment_ready(struct journal *j, struct env *env)
 bool journal_step(struct journal *j, struct env *env)
 {
     uint64_t began;
+    uint64_t ended;
     bool made;
     int rc;
 
@@ -472,7 +473,8 @@ bool journal_step(struct journal *j, struct env *env)
         journal_fail(j, env, rc, "sync");
         return false;
     }
-    atomic_fetch_add(&j->syncs_us, env_wall_us(env) - u64_min(began, env_wall_us(env)));
+    ended = env_wall_us(env);
+    atomic_fetch_add(&j->syncs_us, ended - u64_min(began, ended)); /* the wall may step back */
     group_publish(j);
     return true;
 }

@@ -269,6 +269,7 @@ static PGresult *run(struct pg *p, const char *sql, const struct str *params, in
     const char *values[PG_PARAMS_MAX];
     int sent;
 
+    p->sqlstate[0] = '\0';
     if (p->broken) {
         (void)err_set(e, ERR_UNAVAILABLE, "the connection to Postgres is lost");
         return NULL;
@@ -326,9 +327,12 @@ bool pg_script(struct pg *p, struct str sql, struct err *e)
 void pg_rollback(struct pg *p)
 {
     struct err ignored = {0};
+    char kept[sizeof(p->sqlstate)];
 
     if (!pg_is_broken(p) && PQtransactionStatus(p->c) != PQTRANS_IDLE) {
+        memcpy(kept, p->sqlstate, sizeof(kept));
         PQclear(run(p, "ROLLBACK", NULL, 0, PG_WAIT_MS, &ignored));
+        memcpy(p->sqlstate, kept, sizeof(kept));
     }
 }
 

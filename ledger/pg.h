@@ -34,6 +34,7 @@ MUST_USE bool pg_copy_data(struct pg *p, const void *d, size_t n, struct err *e)
 MUST_USE bool pg_copy_end(struct pg *p, struct err *e);
 /* LISTEN: true when a notification came since the last call (reads what is there, never waits). */
 bool pg_notified(struct pg *p);
-const char *pg_sqlstate(const struct pg *p); /* of the last failure */
+/* Of the last statement; "": it did not fail, or not in the server. A rollback leaves it. */
+const char *pg_sqlstate(const struct pg *p);
 
 #endif

@@ -32,7 +32,8 @@ struct ship {
     int32_t epoch; /* 0: none read yet */
     int64_t last_seq;
     bool cursor_known;
-    struct entry next; /* first row of the next epoch, when has_next */
+    bool doubt;        /* the next row that the cursor leaves out may not be the store's */
+    struct entry next; /* a row that was read and not taken yet, when has_next */
     bool has_next;
     int32_t seen_epoch; /* of the last record read: rows of older ones are all read */
     uint64_t seen_lsn;
@@ -82,6 +83,7 @@ static void position_reset(struct ship *s, int32_t epoch)
     s->n = 0;
     s->has_next = false;
     s->epoch = 0;
+    s->seen_epoch = 0; /* what was read before says nothing about what is in */
     s->cursor_known = false;
 }
 
@@ -145,6 +147,22 @@ static bool reader_open(struct ship *s, struct err *e)
     return true;
 }
 
+/* A row of this life that the cursor leaves out. Two processes with one gateway id may have the
+ * same epoch; the other's cursor must not swallow our rows. */
+static bool row_is_in(struct ship *s, const struct entry *row, struct err *e)
+{
+    bool in = true;
+
+    if (s->store.has == NULL || s->j == NULL || row->gw_epoch != journal_epoch(s->j)) {
+        return true;
+    }
+    return s->store.has(s->store.ctx, row, &in, e) &&
+           (in || err_set(e, ERR_CONFLICT,
+                          "row %lld of gateway %d, epoch %d counts as shipped and is not in "
+                          "Postgres: another process uses this gateway id",
+                          (long long)row->gw_seq, s->gateway_id, row->gw_epoch));
+}
+
 /* Where the store stands in the batch's epoch. Rows that are in already leave the batch. */
 static bool cursor_read(struct ship *s, struct err *e)
 {
@@ -162,11 +180,15 @@ static bool cursor_read(struct ship *s, struct err *e)
         log_event(s->log, LOG_WARN, env_wall_us(s->env), "ship_cursor_back",
                   "epoch %d: Postgres has %lld rows, %lld were sent; sending them again", s->epoch,
                   (long long)at, (long long)s->last_seq);
-        position_reset(s, s->epoch);
+        position_reset(s, 0);
         s->last_seq = 0;
         return true;
     }
     in = (size_t)u64_min((uint64_t)(at - s->last_seq), s->n);
+    if (in > 0 && !row_is_in(s, &s->rows[in - 1], e)) {
+        return false;
+    }
+    s->doubt = in == 0;
     memmove(s->rows, s->rows + in, (s->n - in) * sizeof(*s->rows));
     s->n -= in;
     s->last_seq = at;
@@ -202,6 +224,12 @@ static enum fill row_take(struct ship *s, const struct entry *row, struct err *e
         }
     }
     if (row->gw_seq <= s->last_seq) {
+        if (s->doubt && !row_is_in(s, row, e)) {
+            s->next = *row;
+            s->has_next = true;
+            return FILL_FAILED;
+        }
+        s->doubt = false;
         return FILL_MORE;
     }
     if (row->gw_seq != s->last_seq + (int64_t)s->n + 1) {

@@ -25,6 +25,9 @@ struct ship_store {
     /* All rows have gw_seq last_seq+1 .. last_seq+n. One transaction. */
     bool (*commit)(void *ctx, int32_t gateway_id, int32_t epoch, int64_t last_seq,
                    const struct entry *rows, size_t n, struct err *e);
+    /* Whether this row is in. NULL: never asked. A cursor that moved without us is another
+     * process's when our row is not there: then our numbers must not be skipped. */
+    bool (*has)(void *ctx, const struct entry *row, bool *in, struct err *e);
 };
 
 /* The journal is borrowed (NULL: offline replay of a folder). store NULL: Postgres of options. */

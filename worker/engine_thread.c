@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #define NEWS_MAX 4096 /* events of 60 steps of 64 sequences: the loop is never that late */
+#define COMMANDS_A_PLACE 3 /* see the header */
 
 struct command {
     struct engine_request *submit; /* NULL: abort */
@@ -148,7 +149,7 @@ struct engine_thread *engine_thread_new(const struct model *m, struct backend *b
         return NULL;
     }
     engine_stats(t->engine, &t->stats);
-    ring_init(&t->commands, sizeof(struct command), (size_t)live_max * 2);
+    ring_init(&t->commands, sizeof(struct command), (size_t)live_max * COMMANDS_A_PLACE);
     ring_init(&t->news, sizeof(struct engine_news), NEWS_MAX);
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->bell, NULL);
@@ -178,7 +179,7 @@ static void command(struct engine_thread *t, struct command c)
 {
     bool ok = ring_push(&t->commands, &c);
 
-    CHECK(ok); /* two a live request: see the header */
+    CHECK(ok); /* three a place: see the header */
     ring_bell(t, false);
 }
 

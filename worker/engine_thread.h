@@ -1,9 +1,10 @@
 /* engine_thread.h - the engine on a thread of its own, between two bounded rings.
  *
  * The serving loop sends requests and aborts; the engine sends events and changes of the set of
- * chunk hashes, in the order in which they happened. The command ring cannot overflow: a live
- * request is one submit and at most one abort, and the caller bounds the live ones. When the event
- * ring is full the engine waits: the serving loop always drains it. */
+ * chunk hashes, in the order in which they happened. The command ring cannot overflow: the caller
+ * bounds the live requests, and each is one submit and at most one abort, beside the abort of the
+ * one that ended on its own before (taken, as it came, before the submit). When the event ring is
+ * full the engine waits: the serving loop always drains it. */
 #ifndef WORKER_ENGINE_THREAD_H
 #define WORKER_ENGINE_THREAD_H
 

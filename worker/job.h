@@ -54,8 +54,8 @@ struct job {
     struct list node; /* in serve.jobs */
     uint64_t ticket;  /* 0 before submit */
     struct arena arena;
-    struct buf body;
-    struct json *root;
+    struct buf body;   /* empty from submit on */
+    struct json *root; /* NULL from submit on: a waiting request holds its ids, not its text */
     /* what was asked */
     bool chat, streamed, include_usage, usage_each, trusted, echo;
     struct str echo_text; /* of the prompt; empty unless echo */
@@ -105,7 +105,7 @@ struct serve {
     struct job **by_ticket; /* [live_max]; ticket = generation << 16 | slot */
     uint32_t live, live_max;
     uint64_t generation;
-    uint64_t body_bytes;       /* of all jobs in BODY */
+    uint64_t body_bytes;       /* of all jobs in BODY; also in metrics */
     size_t token_bytes_max;    /* longest token: a prompt of n bytes has at least n / that tokens */
     struct prefix_key own_key; /* random: salts requests that bring no key */
     struct receipts *receipts;

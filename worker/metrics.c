@@ -101,6 +101,8 @@ void metrics_write(struct buf *out, const struct metrics *m, const struct metric
         {"tollgate_worker_kv_subscribers", "gauge", "Readers of /kv_events.", s->subscribers},
         {"tollgate_worker_kv_snapshots_total", "counter", "Snapshots sent on /kv_events.",
          (double)m->kv_resyncs},
+        {"tollgate_worker_body_bytes", "gauge", "Bodies of requests that are being read.",
+         (double)s->body_bytes},
         {"tollgate_worker_refused_total", "counter", "Requests refused because all is full.",
          (double)m->refused},
     };

@@ -21,8 +21,7 @@ struct metrics_state {
     const struct model *weights; /* for bytes and FLOPs moved */
     struct engine_stats engine;
     uint32_t subscribers;
-    uint64_t chunks_held;
-    uint64_t wall_us;
+    uint64_t chunks_held, body_bytes;
 };
 
 void metrics_write(struct buf *out, const struct metrics *m, const struct metrics_state *s);

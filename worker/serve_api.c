@@ -183,6 +183,46 @@ void api_body(struct job *j, const void *p, size_t n)
     }
 }
 
+static bool keep_str(struct arena *a, struct str *s)
+{
+    *s = s->n > 0 ? arena_str(a, *s) : STR("");
+    return s->p != NULL;
+}
+
+/* The prompt is ids by now. What the answer still reads of the body is copied, and the body and its
+ * tree go: they may be a hundred times as large and would stay for as long as the answer takes. */
+static bool drop_body(struct job *j, struct api_error *x)
+{
+    struct sample_params *p = &j->request.sample;
+    struct arena kept;
+    bool ok;
+
+    arena_init(&kept, JOB_ARENA_BYTES_MAX);
+    ok = keep_str(&kept, &j->echo_text);
+    for (uint32_t i = 0; i < j->n_stops; i++) {
+        ok = ok && keep_str(&kept, &j->stops[i]);
+    }
+    if (ok && p->n_bias > 0) {
+        struct sample_bias *bias = arena_array(&kept, p->n_bias, sizeof(*bias));
+
+        ok = bias != NULL;
+        if (ok) {
+            memcpy(bias, p->bias, p->n_bias * sizeof(*bias));
+            p->bias = bias;
+        }
+    }
+    if (!ok) {
+        arena_fini(&kept);
+        return api_refuse(x, 503, NULL, NULL, "There is no memory for this request now.");
+    }
+    arena_fini(&j->arena);
+    j->arena = kept;
+    j->root = NULL;
+    j->serve->body_bytes -= j->body.len;
+    buf_fini(&j->body);
+    return true;
+}
+
 static bool take_slot(struct job *j, struct api_error *x)
 {
     struct serve *s = j->serve;
@@ -250,7 +290,8 @@ void api_body_end(struct job *j)
     if (j->root == NULL) {
         api_refuse(&x, 400, "invalid_json", NULL, "The body is not valid JSON: %s.", e.text);
     }
-    if (x.status != 0 || !params_parse(j, &x) || !prompt_build(j, &x) || !take_slot(j, &x)) {
+    if (x.status != 0 || !params_parse(j, &x) || !prompt_build(j, &x) || !drop_body(j, &x) ||
+        !take_slot(j, &x)) {
         refuse_job(j, &x);
         return;
     }

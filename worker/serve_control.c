@@ -86,7 +86,8 @@ static void send_metrics(struct serve *s, struct http_stream *st)
     struct metrics_state m = {.model = s->o.name,
                               .weights = s->model,
                               .subscribers = subscribers(s),
-                              .chunks_held = kv_events_count(s->kv)};
+                              .chunks_held = kv_events_count(s->kv),
+                              .body_bytes = s->body_bytes};
     const struct http_field type = {STR("content-type"),
                                     STR("text/plain; version=0.0.4; charset=utf-8")};
 

@@ -192,9 +192,8 @@ int os_dir_make(struct env *e, const char *path)
 {
     struct stat st;
 
-    (void)e;
     if (mkdir(path, 0700) == 0) {
-        return 0;
+        return sync_folder_of(e, path); /* else a power cut takes the folder and all that is in it */
     }
     if (errno == EEXIST && stat(path, &st) == 0) {
         return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;

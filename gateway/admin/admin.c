@@ -11,7 +11,8 @@
 static bool open_health(struct admin_call *a, struct buf *out, struct err *e)
 {
     (void)e;
-    buf_printf(out, "{\"status\":\"ok\",\"postgres\":%s,\"ready\":%s}", a->c->pg != NULL ? "true" : "false",
+    buf_printf(out, "{\"status\":\"ok\",\"postgres\":%s,\"ready\":%s}",
+               a->c->pg != NULL ? "true" : "false",
                atomic_load(&a->c->gw->ready) ? "true" : "false");
     return true;
 }
@@ -39,7 +40,10 @@ struct str admin_text(const struct admin_call *a, const char *name)
 
 static int hex_digit(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 static struct str url_decode(struct arena *ar, struct str s)
@@ -50,7 +54,8 @@ static struct str url_decode(struct arena *ar, struct str s)
     for (size_t i = 0; p != NULL && i < s.n; i++) {
         int hi, lo;
 
-        if (s.p[i] == '%' && i + 2 < s.n && (hi = hex_digit(s.p[i + 1])) >= 0 && (lo = hex_digit(s.p[i + 2])) >= 0) {
+        if (s.p[i] == '%' && i + 2 < s.n && (hi = hex_digit(s.p[i + 1])) >= 0 &&
+            (lo = hex_digit(s.p[i + 2])) >= 0) {
             p[n++] = (char)(hi * 16 + lo);
             i += 2;
         } else {
@@ -78,7 +83,8 @@ struct str admin_query(struct admin_call *a, const char *name)
 static bool need_text(const struct admin_call *a, const char *name, struct str *out, struct err *e)
 {
     *out = admin_text(a, name);
-    return (out->p != NULL && out->n > 0) || err_set(e, ERR_INPUT, "'%s' is needed, a string", name);
+    return (out->p != NULL && out->n > 0) ||
+           err_set(e, ERR_INPUT, "'%s' is needed, a string", name);
 }
 
 static bool query_i32(struct admin_call *a, const char *name, int32_t *out, struct err *e)
@@ -110,7 +116,8 @@ static bool tenant_create(struct admin_call *a, struct buf *out, struct err *e)
     struct config c;
     struct str name;
 
-    return need_text(a, "name", &name, e) && admin_config(a, &c, e) && config_tenant_create(&c, name, admin_text(a, "timezone"), out, e);
+    return need_text(a, "name", &name, e) && admin_config(a, &c, e) &&
+           config_tenant_create(&c, name, admin_text(a, "timezone"), out, e);
 }
 
 static bool tenant_list(struct admin_call *a, struct buf *out, struct err *e)
@@ -198,13 +205,15 @@ static bool budget(const struct admin_call *a, int64_t *out, struct err *e)
     const struct json *v = json_get(a->in, STR("budget_month_usd"));
     struct money m;
 
-    if (v == NULL || v->type == JSON_NULL || (v->type == JSON_STRING && str_eq(v->text, STR("none")))) {
+    if (v == NULL || v->type == JSON_NULL ||
+        (v->type == JSON_STRING && str_eq(v->text, STR("none")))) {
         *out = v == NULL ? QUOTA_KEEP : QUOTA_NONE;
         return true;
     }
     if (v->type != JSON_STRING || !money_parse_usd(v->text, &m, e)) {
         err_prefix(e, "budget_month_usd");
-        return err_set(e, ERR_INPUT, "'budget_month_usd' must be a decimal USD amount as a string, or none");
+        return err_set(e, ERR_INPUT,
+                       "'budget_month_usd' must be a decimal USD amount as a string, or none");
     }
     *out = m.pusd;
     return true;
@@ -216,12 +225,15 @@ static bool quota_set_call(struct admin_call *a, struct buf *out, struct err *e)
     struct quota_limits l;
     int32_t key_id = 0;
 
-    if (!body_i32(a, "key_id", &key_id, e) || !limit(a, "requests_per_min", &l.requests_per_min, e) ||
-        !limit(a, "input_tokens_per_min", &l.input_tokens_per_min, e) || !limit(a, "output_tokens_per_min", &l.output_tokens_per_min, e) ||
+    if (!body_i32(a, "key_id", &key_id, e) ||
+        !limit(a, "requests_per_min", &l.requests_per_min, e) ||
+        !limit(a, "input_tokens_per_min", &l.input_tokens_per_min, e) ||
+        !limit(a, "output_tokens_per_min", &l.output_tokens_per_min, e) ||
         !limit(a, "concurrent", &l.concurrent, e) || !budget(a, &l.budget_month_pusd, e)) {
         return false;
     }
-    return admin_config(a, &c, e) && config_quota_set(&c, admin_text(a, "tenant"), key_id, &l, out, e);
+    return admin_config(a, &c, e) &&
+           config_quota_set(&c, admin_text(a, "tenant"), key_id, &l, out, e);
 }
 
 static bool quota_show(struct admin_call *a, struct buf *out, struct err *e)
@@ -229,22 +241,26 @@ static bool quota_show(struct admin_call *a, struct buf *out, struct err *e)
     struct config c;
     int32_t key_id = 0;
 
-    return query_i32(a, "key_id", &key_id, e) && admin_config(a, &c, e) && config_quota_show(&c, admin_query(a, "tenant"), key_id, out, e);
+    return query_i32(a, "key_id", &key_id, e) && admin_config(a, &c, e) &&
+           config_quota_show(&c, admin_query(a, "tenant"), key_id, out, e);
 }
 
-static bool price_of(const struct admin_call *a, const char *name, bool needed, int64_t *out, struct err *e)
+static bool price_of(const struct admin_call *a, const char *name, bool needed, int64_t *out,
+                     struct err *e)
 {
     struct str s = admin_text(a, name);
 
     *out = PRICE_DEFAULT;
     if (s.p == NULL) {
-        return !needed || err_set(e, ERR_INPUT, "'%s' is needed: USD per 1M tokens, a decimal as a string", name);
+        return !needed || err_set(e, ERR_INPUT,
+                                  "'%s' is needed: USD per 1M tokens, a decimal as a string", name);
     }
     if (!money_parse_price(s, out, e)) {
         err_prefix(e, "%s", name);
         return false;
     }
-    return *out <= ADMIN_PRICE_MAX || err_set(e, ERR_INPUT, "'%s': at most 10000 USD per 1M tokens", name);
+    return *out <= ADMIN_PRICE_MAX ||
+           err_set(e, ERR_INPUT, "'%s': at most 10000 USD per 1M tokens", name);
 }
 
 static bool price_publish(struct admin_call *a, struct buf *out, struct err *e)
@@ -252,10 +268,13 @@ static bool price_publish(struct admin_call *a, struct buf *out, struct err *e)
     struct config c;
     struct config_price p = {.list_in_pusd = PRICE_DEFAULT, .list_out_pusd = PRICE_DEFAULT};
 
-    return need_text(a, "model", &p.model, e) && price_of(a, "input_usd", true, &p.in_pusd, e) && price_of(a, "output_usd", true, &p.out_pusd, e) &&
-           price_of(a, "cached_usd", false, &p.cached_pusd, e) && price_of(a, "cache_write_5m_usd", false, &p.cw_5m_pusd, e) &&
-           price_of(a, "cache_write_1h_usd", false, &p.cw_1h_pusd, e) && price_of(a, "reasoning_usd", false, &p.reasoning_pusd, e) &&
-           admin_config(a, &c, e) && config_price_publish(&c, &p, out, e);
+    return need_text(a, "model", &p.model, e) && price_of(a, "input_usd", true, &p.in_pusd, e) &&
+           price_of(a, "output_usd", true, &p.out_pusd, e) &&
+           price_of(a, "cached_usd", false, &p.cached_pusd, e) &&
+           price_of(a, "cache_write_5m_usd", false, &p.cw_5m_pusd, e) &&
+           price_of(a, "cache_write_1h_usd", false, &p.cw_1h_pusd, e) &&
+           price_of(a, "reasoning_usd", false, &p.reasoning_pusd, e) && admin_config(a, &c, e) &&
+           config_price_publish(&c, &p, out, e);
 }
 
 static bool price_list(struct admin_call *a, struct buf *out, struct err *e)
@@ -280,7 +299,8 @@ static bool worker_remove(struct admin_call *a, struct buf *out, struct err *e)
     struct config c;
     struct str which;
 
-    return need_text(a, "worker", &which, e) && admin_config(a, &c, e) && config_worker_remove(&c, which, out, e);
+    return need_text(a, "worker", &which, e) && admin_config(a, &c, e) &&
+           config_worker_remove(&c, which, out, e);
 }
 
 static bool usage_show(struct admin_call *a, struct buf *out, struct err *e)
@@ -331,8 +351,9 @@ static void send_error(struct http_stream *s, const struct err *e)
         unsigned status;
         const char *name;
     } table[] = {
-        {ERR_INPUT, 400, "invalid_request"}, {ERR_LIMIT, 400, "limit"},           {ERR_CONFLICT, 409, "conflict"},
-        {ERR_NOT_FOUND, 404, "not_found"},   {ERR_UNAVAILABLE, 503, "unavailable"}, {ERR_UNSUPPORTED, 400, "unsupported"},
+        {ERR_INPUT, 400, "invalid_request"},   {ERR_LIMIT, 400, "limit"},
+        {ERR_CONFLICT, 409, "conflict"},       {ERR_NOT_FOUND, 404, "not_found"},
+        {ERR_UNAVAILABLE, 503, "unavailable"}, {ERR_UNSUPPORTED, 400, "unsupported"},
     };
     struct api_error ae = {0};
     struct buf b;
@@ -379,13 +400,17 @@ void admin_answer(struct admin_call *a, const struct buf *out, const struct err 
     bool metrics = a->route->run == open_metrics;
 
     if (e->code == ERR_NONE && a->route->changes && !control_reload(a->c, &reload)) {
-        log_event(a->c->gw->log, LOG_WARN, env_wall_us(a->c->env), "reload_failed", "%s", reload.text);
+        log_event(a->c->gw->log, LOG_WARN, env_wall_us(a->c->env), "reload_failed", "%s",
+                  reload.text);
     }
     if (a->stream != NULL) {
         if (e->code != ERR_NONE) {
             send_error(a->stream, e);
         } else {
-            send_json(a->stream, 200, metrics ? STR("text/plain; version=0.0.4; charset=utf-8") : STR("application/json"), buf_view(out));
+            send_json(a->stream, 200,
+                      metrics ? STR("text/plain; version=0.0.4; charset=utf-8")
+                              : STR("application/json"),
+                      buf_view(out));
         }
     }
     call_end(a);
@@ -450,16 +475,21 @@ static void on_head(void *ctx, struct http_stream *s, const struct http_head *h)
 
     if ((route == NULL || route->role == ADMIN_KEY) && !key_is_right(c, h)) {
         send_json(s, 401, STR("application/json"),
-                  STR("{\"error\":{\"message\":\"The admin key is missing or wrong: set TOLLGATE_ADMIN_KEY.\",\"type\":\"admin_error\",\"param\":null,\"code\":\"invalid_api_key\"}}"));
+                  STR("{\"error\":{\"message\":\"The admin key is missing or wrong: set "
+                      "TOLLGATE_ADMIN_KEY.\",\"type\":\"admin_error\",\"param\":null,\"code\":"
+                      "\"invalid_api_key\"}}"));
         return;
     }
     if (route == NULL) {
         if (known) {
             send_json(s, 405, STR("application/json"),
-                      STR("{\"error\":{\"message\":\"This admin route takes another method.\",\"type\":\"admin_error\",\"param\":null,\"code\":\"method_not_allowed\"}}"));
+                      STR("{\"error\":{\"message\":\"This admin route takes another "
+                          "method.\",\"type\":\"admin_error\",\"param\":null,\"code\":\"method_not_"
+                          "allowed\"}}"));
             return;
         }
-        err_set(&e, ERR_NOT_FOUND, "no admin route " STR_FMT, (int)size_min(h->path.n, 200), h->path.p);
+        err_set(&e, ERR_NOT_FOUND, "no admin route " STR_FMT, (int)size_min(h->path.n, 200),
+                h->path.p);
         send_error(s, &e);
         return;
     }

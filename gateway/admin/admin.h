@@ -17,11 +17,11 @@ enum admin_role { ADMIN_OPEN = 1, ADMIN_KEY }; /* open: nothing of a tenant in i
 
 struct admin_call {
     struct control *c;
-    struct http_stream *stream;  /* NULL: the operator left */
+    struct http_stream *stream; /* NULL: the operator left */
     const struct admin_route *route;
     struct buf body;
     struct arena arena;
-    const struct json *in;       /* body, an object; NULL for GET */
+    const struct json *in; /* body, an object; NULL for GET */
     struct str query;
     /* worker add: models are being asked for */
     struct http_origin *origin;
@@ -38,10 +38,11 @@ struct admin_route {
     enum http_method method;
     const char *path;
     enum admin_role role;
-    /* Appends the answer to out; false with a story. NULL out of the table: answers later itself. */
+    /* Appends the answer to out; false with a story. NULL out of the table: answers later itself.
+     */
     bool (*run)(struct admin_call *a, struct buf *out, struct err *e);
-    bool later;                  /* run starts something; admin_answer comes later */
-    bool changes;                /* the configuration changed: loops get a new world */
+    bool later;   /* run starts something; admin_answer comes later */
+    bool changes; /* the configuration changed: loops get a new world */
 };
 extern const struct admin_route admin_routes[];
 extern const size_t admin_routes_count;

@@ -26,7 +26,9 @@ static enum engine_kind engine_of(const struct admin_call *a)
 {
     struct str s = admin_text(a, "engine");
 
-    return str_eq(s, STR("tollgate")) ? ENGINE_TOLLGATE : str_eq(s, STR("openai")) ? ENGINE_OPENAI : (enum engine_kind)0;
+    return str_eq(s, STR("tollgate")) ? ENGINE_TOLLGATE
+           : str_eq(s, STR("openai")) ? ENGINE_OPENAI
+                                      : (enum engine_kind)0;
 }
 
 static struct str url_of(const struct admin_call *a)
@@ -48,7 +50,8 @@ static void add_with(struct admin_call *a, const struct str *models, size_t n)
     buf_init(&out, ADMIN_ANSWER_BYTES_MAX);
     if (n == 0) {
         err_set(&e, ERR_INPUT, "the worker lists no models; name them with --model");
-    } else if (admin_config(a, &c, &e) && !config_worker_add(&c, url_of(a), engine_of(a), models, n, &out, &e)) {
+    } else if (admin_config(a, &c, &e) &&
+               !config_worker_add(&c, url_of(a), engine_of(a), models, n, &out, &e)) {
         CHECK(e.code != ERR_NONE);
     }
     admin_answer(a, &out, &e);
@@ -104,7 +107,8 @@ static void probe_end(void *user)
         add_failed(a, "GET /v1/models is no list of models");
         return;
     }
-    for (const struct json *m = data->child; m != NULL && n < CONFIG_WORKER_MODELS_MAX; m = m->next) {
+    for (const struct json *m = data->child; m != NULL && n < CONFIG_WORKER_MODELS_MAX;
+         m = m->next) {
         const struct json *id = json_get(m, STR("id"));
 
         if (id != NULL && id->type == JSON_STRING && id->text.n > 0) {
@@ -120,7 +124,9 @@ static void probe_fail(void *user, enum http_fail why, bool sent)
 
     (void)sent;
     a->probe = NULL;
-    add_failed(a, why == HTTP_FAIL_CONNECT ? "nothing listens there" : why == HTTP_FAIL_TIMEOUT ? "it does not answer in time" : "it does not speak HTTP");
+    add_failed(a, why == HTTP_FAIL_CONNECT   ? "nothing listens there"
+                  : why == HTTP_FAIL_TIMEOUT ? "it does not answer in time"
+                                             : "it does not speak HTTP");
 }
 
 static void probe_start(struct admin_call *a, const struct env_addr *addr, struct str host)
@@ -129,7 +135,12 @@ static void probe_start(struct admin_call *a, const struct env_addr *addr, struc
     char auth[512];
     struct http_field f = {STR("authorization"), {NULL, 0}};
     struct http_call_request req = {.method = HTTP_GET, .target = STR("/v1/models"), .fields = &f};
-    struct http_origin_options o = {.addr = *addr, .host = host, .connections_max = 1, .connect_us = 2000000, .head_us = ADD_TIMEOUT_US, .body_idle_us = ADD_TIMEOUT_US};
+    struct http_origin_options o = {.addr = *addr,
+                                    .host = host,
+                                    .connections_max = 1,
+                                    .connect_us = 2000000,
+                                    .head_us = ADD_TIMEOUT_US,
+                                    .body_idle_us = ADD_TIMEOUT_US};
 
     snprintf(auth, sizeof(auth), "Bearer " STR_FMT, STR_ARG(a->c->gw->secrets.worker_key));
     f.value = str_c(auth);
@@ -153,7 +164,8 @@ static void resolved(struct env_dns *d, const struct env_addr *addr, struct err 
     probe_start(a, addr, str_of(url.p + 7, url.n - 7));
 }
 
-static bool named_models(const struct admin_call *a, struct str models[CONFIG_WORKER_MODELS_MAX], size_t *n, struct err *e)
+static bool named_models(const struct admin_call *a, struct str models[CONFIG_WORKER_MODELS_MAX],
+                         size_t *n, struct err *e)
 {
     const struct json *list = json_get(a->in, STR("models"));
 
@@ -196,7 +208,8 @@ static bool url_parts(struct str url, struct str *name, uint16_t *port, struct e
     if (host.n == 0) {
         return err_set(e, ERR_INPUT, "'url' must be http://host:port");
     }
-    if (host.p[0] != '[' && str_cut(host, ':', name, &p) && (!str_u64(p, &v) || v == 0 || v > 65535)) {
+    if (host.p[0] != '[' && str_cut(host, ':', name, &p) &&
+        (!str_u64(p, &v) || v == 0 || v > 65535)) {
         return err_set(e, ERR_INPUT, "'url': the port must be 1 to 65535");
     }
     *port = (uint16_t)v;
@@ -246,7 +259,8 @@ static void write_ratio(struct json_writer *w, const char *key, uint64_t part, u
     jw_raw(w, str_c(text));
 }
 
-static void write_worker(struct json_writer *w, const struct world *world, const struct world_worker *ww)
+static void write_worker(struct json_writer *w, const struct world *world,
+                         const struct world_worker *ww)
 {
     static const char *const health[] = {"unknown", "up", "down"};
     const struct worker *x = ww->w;
@@ -276,7 +290,8 @@ static void write_worker(struct json_writer *w, const struct world *world, const
     jw_ku64(w, "requests", atomic_load(&x->requests));
     jw_ku64(w, "errors", atomic_load(&x->errors));
     write_ratio(w, "hit_rate", atomic_load(&x->cached_actual), atomic_load(&x->prompt_tokens));
-    write_ratio(w, "prediction_error", atomic_load(&x->prediction_error), atomic_load(&x->prompt_tokens));
+    write_ratio(w, "prediction_error", atomic_load(&x->prediction_error),
+                atomic_load(&x->prompt_tokens));
     jw_ku64(w, "prefill_tokens_per_s", atomic_load(&x->rate_milli) / 1000);
     jw_end_object(w);
 }

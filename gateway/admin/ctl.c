@@ -16,16 +16,20 @@ static const char help[] =
     "\n"
     "  tenant create NAME | tenant list\n"
     "  key create --tenant NAME [--project NAME] [--name TEXT]    prints the key, this once\n"
-    "  key list [--tenant NAME] | key revoke KEY_ID               revoked everywhere within a second\n"
+    "  key list [--tenant NAME] | key revoke KEY_ID               revoked everywhere within a "
+    "second\n"
     "  quota set --tenant NAME [--key KEY_ID] [--requests-per-min N] [--input-tokens-per-min N]\n"
     "            [--output-tokens-per-min N] [--concurrent N] [--budget-month USD]\n"
     "                                                             'none' lifts a limit\n"
     "  quota show --tenant NAME [--key KEY_ID]\n"
-    "  price publish --model M --input USD --cached USD --output USD     per 1M tokens, exact decimals\n"
+    "  price publish --model M --input USD --cached USD --output USD     per 1M tokens, exact "
+    "decimals\n"
     "  price list [--model M]\n"
-    "  worker add --url URL --engine tollgate|openai [--model NAME,...]  models are asked of it if not named\n"
+    "  worker add --url URL --engine tollgate|openai [--model NAME,...]  models are asked of it if "
+    "not named\n"
     "  worker drain WORKER | worker remove WORKER | worker list          WORKER: id or URL\n"
-    "  usage show --tenant NAME [--from SECONDS] [--until SECONDS]       this month (UTC) by default\n"
+    "  usage show --tenant NAME [--from SECONDS] [--until SECONDS]       this month (UTC) by "
+    "default\n"
     "  journal verify|show|replay DIR                                    offline\n"
     "  migrate --database CONNINFO [--dir sql]\n"
     "\n"
@@ -65,7 +69,8 @@ bool ctl_no_more(struct ctl *c, int words)
         if (strcmp(c->argv[i], "--") == 0) {
             i++;
         } else if (strncmp(c->argv[i], "--", 2) == 0) {
-            fprintf(stderr, "tollctl: unknown option or missing value: %s; see tollctl --help\n", c->argv[i]);
+            fprintf(stderr, "tollctl: unknown option or missing value: %s; see tollctl --help\n",
+                    c->argv[i]);
             return false;
         } else if (words-- <= 0) {
             fprintf(stderr, "tollctl: unexpected word: %s; see tollctl --help\n", c->argv[i]);
@@ -121,14 +126,20 @@ static void call_late(struct env_timer *t)
     os_stop(k->env);
 }
 
-static bool exchange(struct call *k, const char *method, const char *path, const struct buf *body, const char *key, const struct env_addr *addr, struct str host)
+static bool exchange(struct call *k, const char *method, const char *path, const struct buf *body,
+                     const char *key, const struct env_addr *addr, struct str host)
 {
     static const struct http_call_events events = {call_head, call_body, call_end, call_fail};
     struct http_client *client = http_client_new(k->env);
-    struct http_origin_options o = {.addr = *addr, .host = host, .connections_max = 1, .connect_us = 3000000};
+    struct http_origin_options o = {
+        .addr = *addr, .host = host, .connections_max = 1, .connect_us = 3000000};
     char auth[1024];
-    struct http_field f[2] = {{STR("authorization"), {NULL, 0}}, {STR("content-type"), STR("application/json")}};
-    struct http_call_request r = {.method = strcmp(method, "GET") == 0 ? HTTP_GET : HTTP_POST, .target = str_c(path), .fields = f, .n_fields = body != NULL ? 2 : 1};
+    struct http_field f[2] = {{STR("authorization"), {NULL, 0}},
+                              {STR("content-type"), STR("application/json")}};
+    struct http_call_request r = {.method = strcmp(method, "GET") == 0 ? HTTP_GET : HTTP_POST,
+                                  .target = str_c(path),
+                                  .fields = f,
+                                  .n_fields = body != NULL ? 2 : 1};
 
     snprintf(auth, sizeof(auth), "Bearer %s", key);
     f[0].value = str_c(auth);
@@ -157,12 +168,16 @@ static int judge(struct ctl *c, struct call *k, struct json **answer)
     if (message != NULL) {
         fprintf(stderr, "tollctl: " STR_FMT "\n", STR_ARG(message->text));
     } else {
-        fprintf(stderr, "tollctl: the gateway answered %u without a message; is TOLLGATE_ADMIN_URL its admin listener?\n", k->status);
+        fprintf(stderr,
+                "tollctl: the gateway answered %u without a message; is TOLLGATE_ADMIN_URL its "
+                "admin listener?\n",
+                k->status);
     }
     return CTL_REFUSED;
 }
 
-int ctl_call(struct ctl *c, const char *method, const char *path, const struct buf *body, struct json **answer)
+int ctl_call(struct ctl *c, const char *method, const char *path, const struct buf *body,
+             struct json **answer)
 {
     const char *url = getenv("TOLLGATE_ADMIN_URL"), *key = getenv("TOLLGATE_ADMIN_KEY");
     struct err e = {.code = ERR_NONE};
@@ -172,11 +187,15 @@ int ctl_call(struct ctl *c, const char *method, const char *path, const struct b
     int rc;
 
     if (key == NULL || key[0] == '\0') {
-        fputs("tollctl: set TOLLGATE_ADMIN_KEY (the content of the gateway's secrets.admin_key_file)\n", stderr);
+        fputs("tollctl: set TOLLGATE_ADMIN_KEY (the content of the gateway's "
+              "secrets.admin_key_file)\n",
+              stderr);
         return CTL_USAGE;
     }
     if (!str_starts(host, STR("http://"))) {
-        fputs("tollctl: TOLLGATE_ADMIN_URL must be http://ADDRESS:PORT of the gateway's listen.admin\n", stderr);
+        fputs("tollctl: TOLLGATE_ADMIN_URL must be http://ADDRESS:PORT of the gateway's "
+              "listen.admin\n",
+              stderr);
         return CTL_USAGE;
     }
     host = str_of(host.p + 7, host.n - 7);
@@ -194,7 +213,10 @@ int ctl_call(struct ctl *c, const char *method, const char *path, const struct b
     }
     buf_init(&k.body, CTL_ANSWER_MAX);
     if (!exchange(&k, method, path, body, key, &addr, host)) {
-        fprintf(stderr, "tollctl: no answer from " STR_FMT "; is the gateway running? (TOLLGATE_ADMIN_URL)\n", STR_ARG(host));
+        fprintf(stderr,
+                "tollctl: no answer from " STR_FMT
+                "; is the gateway running? (TOLLGATE_ADMIN_URL)\n",
+                STR_ARG(host));
         rc = CTL_UNREACHABLE;
     } else {
         rc = judge(c, &k, answer);
@@ -236,7 +258,8 @@ static bool write_arg(struct ctl *c, const struct arg *a, struct json_writer *w)
         /* fall through */
     case ARG_NUMBER:
         if (!str_u64(str_c(v), &n)) {
-            fprintf(stderr, "tollctl: --%s must be a whole number%s, not '%s'\n", a->option, a->kind == ARG_LIMIT ? " or none" : "", v);
+            fprintf(stderr, "tollctl: --%s must be a whole number%s, not '%s'\n", a->option,
+                    a->kind == ARG_LIMIT ? " or none" : "", v);
             return false;
         }
         jw_ku64(w, a->member, n);
@@ -262,39 +285,124 @@ static bool write_arg(struct ctl *c, const struct arg *a, struct json_writer *w)
 struct command {
     const char *noun, *verb;
     const char *method, *path;
-    const char *word;            /* member that the third word becomes; NULL: none */
+    const char *word; /* member that the third word becomes; NULL: none */
     bool word_is_number;
-    struct arg args[ARGS_MAX];   /* POST: members; GET: query */
+    struct arg args[ARGS_MAX]; /* POST: members; GET: query */
     const char *columns[14];
 };
 
 static const struct command commands[] = {
-    {"tenant", "create", "POST", "/admin/tenants", "name", false, {{"timezone", "timezone", ARG_TEXT, false}}, {NULL}},
-    {"tenant", "list", "GET", "/admin/tenants", NULL, false, {{0}}, {"tenant_id", "name", "timezone", "disabled", "created_at", NULL}},
-    {"key", "create", "POST", "/admin/keys", NULL, false,
-     {{"tenant", "tenant", ARG_TEXT, true}, {"project", "project", ARG_TEXT, false}, {"name", "name", ARG_TEXT, false}, {"user", "user", ARG_TEXT, false}}, {NULL}},
-    {"key", "list", "GET", "/admin/keys", NULL, false, {{"tenant", "tenant", ARG_TEXT, false}},
+    {"tenant",
+     "create",
+     "POST",
+     "/admin/tenants",
+     "name",
+     false,
+     {{"timezone", "timezone", ARG_TEXT, false}},
+     {NULL}},
+    {"tenant",
+     "list",
+     "GET",
+     "/admin/tenants",
+     NULL,
+     false,
+     {{0}},
+     {"tenant_id", "name", "timezone", "disabled", "created_at", NULL}},
+    {"key",
+     "create",
+     "POST",
+     "/admin/keys",
+     NULL,
+     false,
+     {{"tenant", "tenant", ARG_TEXT, true},
+      {"project", "project", ARG_TEXT, false},
+      {"name", "name", ARG_TEXT, false},
+      {"user", "user", ARG_TEXT, false}},
+     {NULL}},
+    {"key",
+     "list",
+     "GET",
+     "/admin/keys",
+     NULL,
+     false,
+     {{"tenant", "tenant", ARG_TEXT, false}},
      {"key_id", "tenant", "project", "name", "redacted", "revoked", "created_at", NULL}},
     {"key", "revoke", "POST", "/admin/keys/revoke", "key_id", true, {{0}}, {NULL}},
-    {"quota", "set", "POST", "/admin/quotas", NULL, false,
-     {{"tenant", "tenant", ARG_TEXT, false}, {"key", "key_id", ARG_NUMBER, false}, {"requests-per-min", "requests_per_min", ARG_LIMIT, false},
-      {"input-tokens-per-min", "input_tokens_per_min", ARG_LIMIT, false}, {"output-tokens-per-min", "output_tokens_per_min", ARG_LIMIT, false},
-      {"concurrent", "concurrent", ARG_LIMIT, false}, {"budget-month", "budget_month_usd", ARG_TEXT, false}}, {NULL}},
-    {"quota", "show", "GET", "/admin/quotas", NULL, false, {{"tenant", "tenant", ARG_TEXT, false}, {"key", "key_id", ARG_NUMBER, false}}, {NULL}},
-    {"price", "publish", "POST", "/admin/prices", NULL, false,
-     {{"model", "model", ARG_TEXT, true}, {"input", "input_usd", ARG_TEXT, true}, {"cached", "cached_usd", ARG_TEXT, false},
-      {"output", "output_usd", ARG_TEXT, true}, {"reasoning", "reasoning_usd", ARG_TEXT, false}}, {"price_id", "model", "tier", "input_usd", "cached_usd", "output_usd", "valid_from", NULL}},
-    {"price", "list", "GET", "/admin/prices", NULL, false, {{"model", "model", ARG_TEXT, false}},
-     {"price_id", "model", "tier", "input_usd", "cached_usd", "output_usd", "valid_from", "in_force", NULL}},
-    {"worker", "add", "POST", "/admin/workers", NULL, false,
-     {{"url", "url", ARG_TEXT, true}, {"engine", "engine", ARG_TEXT, true}, {"model", "models", ARG_LIST, false}}, {NULL}},
+    {"quota",
+     "set",
+     "POST",
+     "/admin/quotas",
+     NULL,
+     false,
+     {{"tenant", "tenant", ARG_TEXT, false},
+      {"key", "key_id", ARG_NUMBER, false},
+      {"requests-per-min", "requests_per_min", ARG_LIMIT, false},
+      {"input-tokens-per-min", "input_tokens_per_min", ARG_LIMIT, false},
+      {"output-tokens-per-min", "output_tokens_per_min", ARG_LIMIT, false},
+      {"concurrent", "concurrent", ARG_LIMIT, false},
+      {"budget-month", "budget_month_usd", ARG_TEXT, false}},
+     {NULL}},
+    {"quota",
+     "show",
+     "GET",
+     "/admin/quotas",
+     NULL,
+     false,
+     {{"tenant", "tenant", ARG_TEXT, false}, {"key", "key_id", ARG_NUMBER, false}},
+     {NULL}},
+    {"price",
+     "publish",
+     "POST",
+     "/admin/prices",
+     NULL,
+     false,
+     {{"model", "model", ARG_TEXT, true},
+      {"input", "input_usd", ARG_TEXT, true},
+      {"cached", "cached_usd", ARG_TEXT, false},
+      {"output", "output_usd", ARG_TEXT, true},
+      {"reasoning", "reasoning_usd", ARG_TEXT, false}},
+     {"price_id", "model", "tier", "input_usd", "cached_usd", "output_usd", "valid_from", NULL}},
+    {"price",
+     "list",
+     "GET",
+     "/admin/prices",
+     NULL,
+     false,
+     {{"model", "model", ARG_TEXT, false}},
+     {"price_id", "model", "tier", "input_usd", "cached_usd", "output_usd", "valid_from",
+      "in_force", NULL}},
+    {"worker",
+     "add",
+     "POST",
+     "/admin/workers",
+     NULL,
+     false,
+     {{"url", "url", ARG_TEXT, true},
+      {"engine", "engine", ARG_TEXT, true},
+      {"model", "models", ARG_LIST, false}},
+     {NULL}},
     {"worker", "drain", "POST", "/admin/workers/drain", "worker", false, {{0}}, {NULL}},
     {"worker", "remove", "POST", "/admin/workers/remove", "worker", false, {{0}}, {NULL}},
-    {"worker", "list", "GET", "/admin/workers", NULL, false, {{0}},
-     {"worker_id", "url", "engine", "health", "draining", "in_flight", "waiting", "kv_usage", "kv_events", "hit_rate", "prediction_error", "errors", "models", NULL}},
-    {"usage", "show", "GET", "/admin/usage", NULL, false,
-     {{"tenant", "tenant", ARG_TEXT, false}, {"from", "from", ARG_NUMBER, false}, {"until", "until", ARG_NUMBER, false}},
-     {"model", "tier", "requests", "tok_in_uncached", "tok_in_cached", "tok_out", "cost_usd", "list_usd", NULL}},
+    {"worker",
+     "list",
+     "GET",
+     "/admin/workers",
+     NULL,
+     false,
+     {{0}},
+     {"worker_id", "url", "engine", "health", "draining", "in_flight", "waiting", "kv_usage",
+      "kv_events", "hit_rate", "prediction_error", "errors", "models", NULL}},
+    {"usage",
+     "show",
+     "GET",
+     "/admin/usage",
+     NULL,
+     false,
+     {{"tenant", "tenant", ARG_TEXT, false},
+      {"from", "from", ARG_NUMBER, false},
+      {"until", "until", ARG_NUMBER, false}},
+     {"model", "tier", "requests", "tok_in_uncached", "tok_in_cached", "tok_out", "cost_usd",
+      "list_usd", NULL}},
 };
 
 static bool write_body(struct ctl *c, const struct command *k, struct buf *body)
@@ -306,7 +414,8 @@ static bool write_body(struct ctl *c, const struct command *k, struct buf *body)
     jw_init(&w, body);
     jw_object(&w);
     if (k->word != NULL && (word == NULL || (k->word_is_number && !str_u64(str_c(word), &n)))) {
-        fprintf(stderr, "tollctl: %s %s needs a %s; see tollctl --help\n", k->noun, k->verb, k->word);
+        fprintf(stderr, "tollctl: %s %s needs a %s; see tollctl --help\n", k->noun, k->verb,
+                k->word);
         return false;
     }
     if (k->word != NULL && k->word_is_number) {
@@ -337,7 +446,8 @@ static void write_query(struct ctl *c, const struct command *k, struct buf *path
         buf_c(path, k->args[i].member);
         buf_byte(path, '=');
         for (; *v != '\0'; v++) {
-            bool plain = (*v >= '0' && *v <= '9') || (*v >= 'a' && *v <= 'z') || (*v >= 'A' && *v <= 'Z') || *v == '-' || *v == '_' || *v == '.';
+            bool plain = (*v >= '0' && *v <= '9') || (*v >= 'a' && *v <= 'z') ||
+                         (*v >= 'A' && *v <= 'Z') || *v == '-' || *v == '_' || *v == '.';
 
             if (plain) {
                 buf_byte(path, (uint8_t)*v);
@@ -363,7 +473,8 @@ static int run(struct ctl *c, const struct command *k)
     if (post ? write_body(c, k, &body) : (write_query(c, k, &path), true)) {
         if (ctl_no_more(c, k->word != NULL ? 3 : 2)) {
             buf_byte(&path, 0);
-            rc = ctl_call(c, k->method, (const char *)path.p + path.off, post ? &body : NULL, &answer);
+            rc = ctl_call(c, k->method, (const char *)path.p + path.off, post ? &body : NULL,
+                          &answer);
         }
     }
     if (rc == CTL_DONE && c->json) {
@@ -393,11 +504,13 @@ static int dispatch(struct ctl *c)
         return ctl_migrate(c);
     }
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
-        if (strcmp(noun, commands[i].noun) == 0 && verb != NULL && strcmp(verb, commands[i].verb) == 0) {
+        if (strcmp(noun, commands[i].noun) == 0 && verb != NULL &&
+            strcmp(verb, commands[i].verb) == 0) {
             return run(c, &commands[i]);
         }
     }
-    fprintf(stderr, "tollctl: unknown command: %s %s; see tollctl --help\n", noun, verb != NULL ? verb : "");
+    fprintf(stderr, "tollctl: unknown command: %s %s; see tollctl --help\n", noun,
+            verb != NULL ? verb : "");
     return CTL_USAGE;
 }
 

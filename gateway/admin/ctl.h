@@ -9,19 +9,20 @@ enum ctl_exit { CTL_DONE = 0, CTL_REFUSED = 1, CTL_USAGE = 2, CTL_UNREACHABLE = 
 #define CTL_ARGS_MAX 64
 
 struct ctl {
-    int argc;          /* words after the options that are known everywhere */
+    int argc; /* words after the options that are known everywhere */
     char **argv;
-    bool json;         /* --json anywhere */
+    bool json; /* --json anywhere */
     struct arena arena;
 };
 
 /* Value of --name, or NULL. Marks it as seen; ctl_no_more tells what nobody asked for. */
 const char *ctl_option(struct ctl *c, const char *name);
-const char *ctl_word(struct ctl *c, int index); /* positional, or NULL */
+const char *ctl_word(struct ctl *c, int index);      /* positional, or NULL */
 MUST_USE bool ctl_no_more(struct ctl *c, int words); /* prints what is unknown */
 
 /* One call to the admin API. body NULL: GET. Prints the failure; returns the exit code. */
-int ctl_call(struct ctl *c, const char *method, const char *path, const struct buf *body, struct json **answer);
+int ctl_call(struct ctl *c, const char *method, const char *path, const struct buf *body,
+             struct json **answer);
 /* ctl_table.c: an object or a {"data":[...]} list for people. */
 void ctl_show(const struct json *answer, const char *const *columns);
 /* ctl_journal.c: offline. */

@@ -15,8 +15,10 @@
 
 static const char *type_name(enum record_type t)
 {
-    static const char *const names[] = {[RECORD_OPEN] = "OPEN", [RECORD_DISPATCH] = "DISPATCH", [RECORD_PROGRESS] = "PROGRESS",
-                                        [RECORD_CLOSE] = "CLOSE", [RECORD_VOID] = "VOID", [RECORD_CHECKPOINT] = "CHECKPOINT"};
+    static const char *const names[] = {
+        [RECORD_OPEN] = "OPEN",         [RECORD_DISPATCH] = "DISPATCH",
+        [RECORD_PROGRESS] = "PROGRESS", [RECORD_CLOSE] = "CLOSE",
+        [RECORD_VOID] = "VOID",         [RECORD_CHECKPOINT] = "CHECKPOINT"};
 
     return t >= RECORD_OPEN && t <= RECORD_CHECKPOINT ? names[t] : "?";
 }
@@ -129,7 +131,8 @@ static int read_all(struct ctl *c, struct env *env, const char *dir, bool show)
     struct buf line;
 
     buf_init(&line, 64 << 10);
-    while (r != NULL && ((got = journal_read(r, s, &e)) == JOURNAL_READ_RECORD || got == JOURNAL_READ_TORN)) {
+    while (r != NULL &&
+           ((got = journal_read(r, s, &e)) == JOURNAL_READ_RECORD || got == JOURNAL_READ_TORN)) {
         if (got == JOURNAL_READ_TORN) {
             t.torn++;
             continue;
@@ -149,9 +152,15 @@ static int read_all(struct ctl *c, struct env *env, const char *dir, bool show)
         return CTL_REFUSED;
     }
     if (!show) {
-        printf(c->json ? "{\"records\":%" PRIu64 ",\"rows\":%" PRIu64 ",\"epochs\":%d,\"torn_tails\":%" PRIu64 ",\"cost_pusd\":%" PRId64 ",\"rows_dense\":%s}\n"
-                       : "records     %" PRIu64 "\nrows        %" PRIu64 "\nepochs      %d\ntorn tails  %" PRIu64 "\ncost (pUSD) %" PRId64 "\nrows dense  %s\n",
-               t.records, t.rows, t.epochs, t.torn, t.cost_pusd, c->json ? (t.dense ? "true" : "false") : (t.dense ? "yes" : "from a trimmed start, or with a gap"));
+        printf(c->json ? "{\"records\":%" PRIu64 ",\"rows\":%" PRIu64
+                         ",\"epochs\":%d,\"torn_tails\":%" PRIu64 ",\"cost_pusd\":%" PRId64
+                         ",\"rows_dense\":%s}\n"
+                       : "records     %" PRIu64 "\nrows        %" PRIu64
+                         "\nepochs      %d\ntorn tails  %" PRIu64 "\ncost (pUSD) %" PRId64
+                         "\nrows dense  %s\n",
+               t.records, t.rows, t.epochs, t.torn, t.cost_pusd,
+               c->json ? (t.dense ? "true" : "false")
+                       : (t.dense ? "yes" : "from a trimmed start, or with a gap"));
     }
     return CTL_DONE;
 }
@@ -160,7 +169,8 @@ static int read_all(struct ctl *c, struct env *env, const char *dir, bool show)
 static int replay(struct ctl *c, struct env *env, const char *dir)
 {
     const char *db = ctl_option(c, "database"), *id = ctl_option(c, "gateway-id");
-    struct ship_options o = {.conninfo = str_c(db != NULL ? db : getenv("DATABASE_URL")), .dir = dir, .gateway_id = 1};
+    struct ship_options o = {
+        .conninfo = str_c(db != NULL ? db : getenv("DATABASE_URL")), .dir = dir, .gateway_id = 1};
     struct ship *s;
     struct ship_stats st;
     uint64_t v;
@@ -171,7 +181,8 @@ static int replay(struct ctl *c, struct env *env, const char *dir)
     }
     o.gateway_id = id != NULL ? (int32_t)v : 1;
     if (o.conninfo.n == 0 || !ctl_no_more(c, 3)) {
-        fputs("tollctl: journal replay needs --database CONNINFO (a role that may insert)\n", stderr);
+        fputs("tollctl: journal replay needs --database CONNINFO (a role that may insert)\n",
+              stderr);
         return CTL_USAGE;
     }
     s = ship_new(env, NULL, NULL, &o, NULL);
@@ -187,7 +198,9 @@ static int replay(struct ctl *c, struct env *env, const char *dir)
             os_turn(env, u64_min(wait, REPLAY_WAIT_MAX_US));
         }
     } while (!ship_is_caught_up(s) && st.failures < REPLAY_FAILURES_MAX);
-    printf(c->json ? "{\"rows\":%" PRIu64 ",\"transactions\":%" PRIu64 "}\n" : "%" PRIu64 " rows shipped in %" PRIu64 " transactions\n", st.rows, st.transactions);
+    printf(c->json ? "{\"rows\":%" PRIu64 ",\"transactions\":%" PRIu64 "}\n"
+                   : "%" PRIu64 " rows shipped in %" PRIu64 " transactions\n",
+           st.rows, st.transactions);
     v = (uint64_t)ship_is_caught_up(s);
     ship_free(s);
     if (v == 0) {
@@ -205,7 +218,9 @@ int ctl_journal(struct ctl *c)
     int rc = CTL_USAGE;
 
     if (verb == NULL || dir == NULL) {
-        fputs("usage: tollctl journal verify|show|replay DIR [--database CONNINFO] [--gateway-id N]\n", stderr);
+        fputs("usage: tollctl journal verify|show|replay DIR [--database CONNINFO] [--gateway-id "
+              "N]\n",
+              stderr);
         return CTL_USAGE;
     }
     env = os_env_new(NULL, &e);
@@ -243,7 +258,9 @@ int ctl_migrate(struct ctl *c)
 
     db = db != NULL ? db : getenv("TOLLGATE_MIGRATE_URL");
     if (db == NULL || !ctl_no_more(c, 1)) {
-        fputs("usage: tollctl migrate --database CONNINFO [--dir sql]   (a superuser, or tollgate_owner once it exists)\n", stderr);
+        fputs("usage: tollctl migrate --database CONNINFO [--dir sql]   (a superuser, or "
+              "tollgate_owner once it exists)\n",
+              stderr);
         return CTL_USAGE;
     }
     p = pg_open(str_c(db), "tollctl", &e);
@@ -251,12 +268,15 @@ int ctl_migrate(struct ctl *c)
         fprintf(stderr, "tollctl: %s\n", e.text);
         return CTL_UNREACHABLE;
     }
-    ok = migrate_run(p, dir != NULL ? dir : "sql", &r, told, c, &e) && migrate_partitions(p, MIGRATE_PARTITION_DAYS, &e);
+    ok = migrate_run(p, dir != NULL ? dir : "sql", &r, told, c, &e) &&
+         migrate_partitions(p, MIGRATE_PARTITION_DAYS, &e);
     pg_close(p);
     if (!ok) {
         fprintf(stderr, "tollctl: %s\n", e.text);
         return CTL_REFUSED;
     }
-    printf(c->json ? "{\"applied\":%d,\"present\":%d,\"last\":\"%s\"}\n" : "%d applied, %d already there; schema is at %s\n", r.applied, r.present, r.last);
+    printf(c->json ? "{\"applied\":%d,\"present\":%d,\"last\":\"%s\"}\n"
+                   : "%d applied, %d already there; schema is at %s\n",
+           r.applied, r.present, r.last);
     return CTL_DONE;
 }

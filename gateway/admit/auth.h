@@ -11,8 +11,8 @@
 #define AUTH_KEY_BYTES 36 /* "tg_" + 27 + 6 */
 
 struct auth_key {
-    char text[AUTH_KEY_BYTES + 1];     /* wipe after showing it once */
-    char redacted[16];                 /* "tg_abc...wxyz" */
+    char text[AUTH_KEY_BYTES + 1]; /* wipe after showing it once */
+    char redacted[16];             /* "tg_abc...wxyz" */
     uint8_t hmac[SHA256_BYTES];
 };
 /* The checksum covers "tg_" and the 27 digits. */
@@ -20,10 +20,12 @@ void auth_mint(struct env *env, struct str pepper, struct auth_key *out);
 bool auth_is_well_formed(struct str key);
 
 enum auth_answer { AUTH_OK = 1, AUTH_MISSING, AUTH_BAD, AUTH_REVOKED, AUTH_DISABLED };
-/* The key comes as `authorization: Bearer KEY` (scheme case-insensitive), `x-api-key` or `api-key`. */
+/* The key comes as `authorization: Bearer KEY` (scheme case-insensitive), `x-api-key` or `api-key`.
+ */
 struct str auth_key_of(const struct http_fields *f);
-/* *out: the key when AUTH_OK, else NULL. A key that is not well-formed is refused before any hashing.
- * What to do: MISSING, BAD, REVOKED: 401; DISABLED (the tenant): 403. */
-enum auth_answer auth_check(const struct snapshot *s, struct str pepper, struct str key, const struct snap_key **out);
+/* *out: the key when AUTH_OK, else NULL. A key that is not well-formed is refused before any
+ * hashing. What to do: MISSING, BAD, REVOKED: 401; DISABLED (the tenant): 403. */
+enum auth_answer auth_check(const struct snapshot *s, struct str pepper, struct str key,
+                            const struct snap_key **out);
 
 #endif

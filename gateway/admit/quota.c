@@ -121,10 +121,15 @@ void quota_seed_charge(struct quota *q, int32_t tenant_id, int32_t key_id, uint6
     seed(q, tenant_id, key_id, true, month_of(occurred_us), nusd);
 }
 
+/* What nobody can say goes on counting as it was held: Postgres has it as suspense. */
 void quota_seed_row(struct quota *q, const struct entry *row)
 {
-    quota_seed_charge(q, row->tenant_id, row->key_id, row->occurred_us,
-                      money_nusd_ceil(money_of(row->cost_pusd)));
+    int64_t nusd = money_nusd_ceil(money_of(row->cost_pusd));
+
+    if (row->usage_state == USAGE_UNKNOWN && row->hold_nusd > nusd) {
+        nusd = row->hold_nusd;
+    }
+    quota_seed_charge(q, row->tenant_id, row->key_id, row->occurred_us, nusd);
 }
 
 int64_t quota_output_max(const struct snap_tenant *t, const struct snap_key *k)

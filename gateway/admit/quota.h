@@ -20,18 +20,31 @@
 #define QUOTA_TENANTS_MAX 65536
 #define QUOTA_KEYS_PER_TENANT_MAX 4096
 
-enum quota_answer { QUOTA_GRANTED = 1, QUOTA_RATE, QUOTA_BUSY, QUOTA_BUDGET, QUOTA_TOO_LARGE, QUOTA_FULL };
-enum quota_dim { QUOTA_REQUESTS = 1, QUOTA_INPUT_TOKENS, QUOTA_OUTPUT_TOKENS, QUOTA_CONCURRENT, QUOTA_BUDGET_MONTH };
+enum quota_answer {
+    QUOTA_GRANTED = 1,
+    QUOTA_RATE,
+    QUOTA_BUSY,
+    QUOTA_BUDGET,
+    QUOTA_TOO_LARGE,
+    QUOTA_FULL
+};
+enum quota_dim {
+    QUOTA_REQUESTS = 1,
+    QUOTA_INPUT_TOKENS,
+    QUOTA_OUTPUT_TOKENS,
+    QUOTA_CONCURRENT,
+    QUOTA_BUDGET_MONTH
+};
 enum quota_scope { QUOTA_SCOPE_TENANT = 1, QUOTA_SCOPE_PROJECT, QUOTA_SCOPE_KEY };
 
-const char *quota_dim_name(enum quota_dim d);     /* "requests_per_min", ... */
+const char *quota_dim_name(enum quota_dim d); /* "requests_per_min", ... */
 const char *quota_scope_name(enum quota_scope s);
 
 struct quota_verdict {
     enum quota_answer answer;
-    enum quota_dim dim;      /* which refused */
+    enum quota_dim dim; /* which refused */
     enum quota_scope scope;
-    int64_t limit, remaining;/* of that dimension; budgets in pico-USD */
+    int64_t limit, remaining; /* of that dimension; budgets in pico-USD */
     uint32_t retry_ms;
 };
 
@@ -44,14 +57,16 @@ struct quota_view {
 /* One hold. Lives inside its request; never allocated alone. */
 struct quota_hold {
     int32_t tenant_id, key_id;
-    int32_t period;          /* YYYYMM it was taken in */
-    int64_t held_nusd;       /* what both budgets carry for us */
+    int32_t period;                /* YYYYMM it was taken in */
+    int64_t held_nusd;             /* what both budgets carry for us */
     int64_t in_tokens, out_tokens; /* what it may use */
-    int64_t taken[2][2];     /* private: of those, what left a rate bucket [tenant, key][input, output] */
+    int64_t taken[2]
+                 [2]; /* private: of those, what left a rate bucket [tenant, key][input, output] */
     bool active;
-    struct quota_verdict verdict;  /* of the last reserve or extend */
+    struct quota_verdict verdict;           /* of the last reserve or extend */
     void (*on_answer)(struct quota_hold *); /* set by the owner before reserve/extend */
-    struct env_task task;    /* private: the answer comes before the loop sleeps, never inside the call */
+    struct env_task
+        task; /* private: the answer comes before the loop sleeps, never inside the call */
 };
 
 struct quota;
@@ -62,10 +77,12 @@ int32_t quota_period(uint64_t wall_us); /* YYYYMM of the UTC month */
 
 /* What one scope had spent before us. Called at start for every scope; adds (so call once each).
  * key_id 0: the tenant itself. period: YYYYMM; CHECKed. */
-void quota_seed(struct quota *q, int32_t tenant_id, int32_t key_id, int32_t period, int64_t spent_nusd);
+void quota_seed(struct quota *q, int32_t tenant_id, int32_t key_id, int32_t period,
+                int64_t spent_nusd);
 /* What one attempt of an older life cost, or what it held while nobody can say (suspense): adds to
  * the tenant and to the key, in the month of occurred_us. */
-void quota_seed_charge(struct quota *q, int32_t tenant_id, int32_t key_id, uint64_t occurred_us, int64_t nusd);
+void quota_seed_charge(struct quota *q, int32_t tenant_id, int32_t key_id, uint64_t occurred_us,
+                       int64_t nusd);
 /* The same for a row that Postgres had not when the seeds were read. */
 void quota_seed_row(struct quota *q, const struct entry *row);
 
@@ -73,22 +90,30 @@ void quota_seed_row(struct quota *q, const struct entry *row);
  * no limit. Who did not ask for a number of tokens should not be refused for our first guess. */
 int64_t quota_output_max(const struct snap_tenant *t, const struct snap_key *k);
 
-/* Limits come with each call from the caller's snapshot, so a change is seen by the next request. */
-void quota_reserve(struct quota *q, struct env *env, struct quota_hold *h, const struct snap_tenant *t,
-                   const struct snap_key *k, int64_t in_tokens, int64_t out_tokens, int64_t nusd);
+/* Limits come with each call from the caller's snapshot, so a change is seen by the next request.
+ */
+void quota_reserve(struct quota *q, struct env *env, struct quota_hold *h,
+                   const struct snap_tenant *t, const struct snap_key *k, int64_t in_tokens,
+                   int64_t out_tokens, int64_t nusd);
 /* Takes more output tokens and money. Refused: the verdict says so, the hold stays as it was. */
-void quota_extend(struct quota *q, struct env *env, struct quota_hold *h, const struct snap_tenant *t,
-                  const struct snap_key *k, int64_t out_tokens, int64_t nusd);
+void quota_extend(struct quota *q, struct env *env, struct quota_hold *h,
+                  const struct snap_tenant *t, const struct snap_key *k, int64_t out_tokens,
+                  int64_t nusd);
 /* Before on_answer comes: the owner goes away. Voids a hold that was granted. */
 void quota_drop(struct quota *q, struct quota_hold *h, uint64_t now_us);
-/* Gives back what is now known not to be needed. New totals; a larger one than the old changes nothing. */
-void quota_trim(struct quota *q, struct quota_hold *h, int64_t in_tokens, int64_t nusd, uint64_t now_us);
+/* Gives back what is now known not to be needed. New totals; a larger one than the old changes
+ * nothing. */
+void quota_trim(struct quota *q, struct quota_hold *h, int64_t in_tokens, int64_t nusd,
+                uint64_t now_us);
 /* Turns the hold into a charge; nusd <= held_nusd is CHECKed (the caller clamps the bill). Unused
  * tokens go back to the rate buckets (never before now). A second call does nothing. */
-void quota_settle(struct quota *q, struct quota_hold *h, int64_t nusd, int64_t in_tokens, int64_t out_tokens, uint64_t now_us);
-void quota_void(struct quota *q, struct quota_hold *h, uint64_t now_us); /* settle with zero; requests/min stays counted */
+void quota_settle(struct quota *q, struct quota_hold *h, int64_t nusd, int64_t in_tokens,
+                  int64_t out_tokens, uint64_t now_us);
+void quota_void(struct quota *q, struct quota_hold *h,
+                uint64_t now_us); /* settle with zero; requests/min stays counted */
 
-void quota_view(struct quota *q, const struct snap_tenant *t, const struct snap_key *k, uint64_t now_us, struct quota_view *out);
+void quota_view(struct quota *q, const struct snap_tenant *t, const struct snap_key *k,
+                uint64_t now_us, struct quota_view *out);
 struct quota_scope_state {
     int32_t period;
     int64_t spent_nusd, held_nusd, concurrent;

@@ -39,11 +39,12 @@ struct openai_request {
  * other types than function are dropped), so prefix and engine body walk one and the same. */
 MUST_USE bool openai_parse(struct arena *a, enum endpoint ep, struct str body,
                            struct openai_request *out, struct api_error *e);
-/* max_tokens -1: the engine's own limit. The body for the engine: model replaced, stream as asked (always for ENGINE_TOLLGATE: its answers
- * are gathered from a stream), max tokens made explicit (both names folded into max_tokens), usage
- * always asked for in streams. Left out: store, metadata, user, service_tier, prompt_cache_key and
- * its kin, safety_identifier and what else ends at the gateway, and the fields with which a client
- * could act on the engine itself (openai_body.c lists them). */
+/* max_tokens -1: the engine's own limit. The body for the engine: model replaced, stream as asked
+ * (always for ENGINE_TOLLGATE: its answers are gathered from a stream), max tokens made explicit
+ * (both names folded into max_tokens), usage always asked for in streams. Left out: store,
+ * metadata, user, service_tier, prompt_cache_key and its kin, safety_identifier and what else ends
+ * at the gateway, and the fields with which a client could act on the engine itself (openai_body.c
+ * lists them). */
 void openai_engine_body(const struct openai_request *r, enum engine_kind kind,
                         struct str engine_model, int64_t max_tokens, struct buf *out);
 

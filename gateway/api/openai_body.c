@@ -5,7 +5,10 @@
  * with which a client could act on the engine instead of asking it for an answer. */
 #include "gateway/api/openai.h"
 
-#define NAME(literal) {literal, sizeof(literal) - 1} /* measured once, not a request */
+#define NAME(literal)                                                                              \
+    {                                                                                              \
+        literal, sizeof(literal) - 1                                                               \
+    } /* measured once, not a request */
 
 static bool is_one_of(struct str key, const struct str *names, size_t n)
 {
@@ -121,7 +124,8 @@ static const struct str worker_known[] = {
 
 static bool goes_out(const struct openai_request *r, enum engine_kind kind, const struct json *m)
 {
-    static const struct str with_tools[] = {NAME("tools"), NAME("tool_choice"), NAME("parallel_tool_calls")};
+    static const struct str with_tools[] = {NAME("tools"), NAME("tool_choice"),
+                                            NAME("parallel_tool_calls")};
     static const struct str of_chat[] = {NAME("messages"), NAME("tools")};
     const struct json *tools = json_get(r->root, STR("tools"));
 

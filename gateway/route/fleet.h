@@ -10,11 +10,11 @@
 #define FLEET_LINE_BYTES_MAX (1u << 20) /* one line of /kv_events; snapshots come in pages */
 
 struct fleet_worker {
-    struct worker w;         /* first member: a struct worker is found back from */
+    struct worker w; /* first member: a struct worker is found back from */
     struct fleet *fleet;
-    atomic_uint refs;        /* worlds that name it */
-    bool used, listed;       /* a slot is reused when it is neither listed nor referenced */
-    bool resolved;           /* addr is known */
+    atomic_uint refs;  /* worlds that name it */
+    bool used, listed; /* a slot is reused when it is neither listed nor referenced */
+    bool resolved;     /* addr is known */
     pthread_mutex_t rate_lock;
     struct route_rate rate;
     struct http_origin *origin;
@@ -24,13 +24,13 @@ struct fleet_worker {
     struct http_call *probe, *gauge, *events;
     unsigned probe_status, gauge_status, events_status;
     struct buf gauge_body, line;
-    unsigned failures;       /* probes in a row */
+    unsigned failures; /* probes in a row */
     /* events */
-    bool fresh;              /* the next line must be a snapshot */
+    bool fresh; /* the next line must be a snapshot */
     bool synced;
     char epoch[FLEET_EPOCH_TEXT_MAX];
     uint64_t seq;
-    uint64_t lost_us;        /* since when the events are gone; 0: flowing or never */
+    uint64_t lost_us; /* since when the events are gone; 0: flowing or never */
 };
 
 struct fleet {

@@ -14,23 +14,23 @@
 #define ROUTE_BYTES_PER_TOKEN_DEFAULT 4.0
 
 struct route_candidate {
-    unsigned slot;          /* of the worker; also its bit in whohas */
-    int32_t worker_id;      /* rendezvous mixes this one, so that restarts agree */
-    double match_tokens;    /* of this prompt that it holds */
-    double queued_tokens;   /* q: uncached tokens dispatched with no first byte yet */
-    double in_flight;       /* n */
-    double context_tokens;  /* c: prompt tokens of requests in flight */
-    double rate;            /* tokens/s learned; 0: too few samples */
-    double kv_usage;        /* 0..1; < 0 unknown */
-    double waiting;         /* engine's own queue; < 0 unknown */
-    bool index_trusted;     /* false: load-only for this one */
+    unsigned slot;         /* of the worker; also its bit in whohas */
+    int32_t worker_id;     /* rendezvous mixes this one, so that restarts agree */
+    double match_tokens;   /* of this prompt that it holds */
+    double queued_tokens;  /* q: uncached tokens dispatched with no first byte yet */
+    double in_flight;      /* n */
+    double context_tokens; /* c: prompt tokens of requests in flight */
+    double rate;           /* tokens/s learned; 0: too few samples */
+    double kv_usage;       /* 0..1; < 0 unknown */
+    double waiting;        /* engine's own queue; < 0 unknown */
+    bool index_trusted;    /* false: load-only for this one */
 };
 
 struct route_choice {
-    unsigned index;               /* in the candidates */
+    unsigned index; /* in the candidates */
     enum route_reason reason;
-    double predicted_ttft_s;      /* (q + u) / rate */
-    double predicted_cached;      /* match_tokens of the chosen */
+    double predicted_ttft_s; /* (q + u) / rate */
+    double predicted_cached; /* match_tokens of the chosen */
 };
 
 /* n >= 1 candidates that are healthy, serve the model and were not tried yet. */

@@ -107,7 +107,8 @@ static bool add_indexes(struct arena *a, struct json *calls)
 bool usage_whole_delta(struct arena *a, enum endpoint ep, const struct usage_whole *w,
                        struct openai_delta *out)
 {
-    const struct json *message = ep == ENDPOINT_CHAT ? json_get(w->choice, STR("message")) : w->choice;
+    const struct json *message =
+        ep == ENDPOINT_CHAT ? json_get(w->choice, STR("message")) : w->choice;
     const struct json *text = json_get(message, ep == ENDPOINT_CHAT ? STR("content") : STR("text"));
     const struct json *refusal = json_get(message, STR("refusal"));
     const struct json *reasoning = json_get(message, STR("reasoning_content"));

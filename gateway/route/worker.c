@@ -7,11 +7,11 @@
 #include <stdlib.h>
 
 #define RESOLVE_RETRY_US 2000000
-#define FLEET_HEAD_US 5000000 /* heartbeats of the events come every second */
-#define LEARN_BYTES_MIN 1024 /* a short prompt's tokens are mostly its template's */
-#define RATE_EVERY 8   /* samples between two medians of a full window: each sorts it */
+#define FLEET_HEAD_US 5000000  /* heartbeats of the events come every second */
+#define LEARN_BYTES_MIN 1024   /* a short prompt's tokens are mostly its template's */
+#define RATE_EVERY 8           /* samples between two medians of a full window: each sorts it */
 #define LEARN_SLACK_TOKENS 128 /* a block of 32, a chunk of about 64, a template */
-#define LEARN_WEIGHT 8 /* a new sample moves the learned bytes per token by an eighth */
+#define LEARN_WEIGHT 8         /* a new sample moves the learned bytes per token by an eighth */
 
 struct world *world_ref(struct world *w)
 {
@@ -45,7 +45,8 @@ bool world_serves(const struct world *w, int16_t model_id)
     return false;
 }
 
-struct fleet *fleet_new(struct env *env, struct log *log, struct http_client *client, struct whohas *index, struct str worker_key)
+struct fleet *fleet_new(struct env *env, struct log *log, struct http_client *client,
+                        struct whohas *index, struct str worker_key)
 {
     struct fleet *f = mem_new(sizeof(*f));
 
@@ -123,7 +124,8 @@ static bool url_split(struct str url, struct str *host, struct str *name, uint16
         return false;
     }
     *host = str_of(url.p + 7, url.n - 7);
-    if (host->n == 0 || host->n >= 96 || memchr(host->p, '/', host->n) != NULL || memchr(host->p, '@', host->n) != NULL) {
+    if (host->n == 0 || host->n >= 96 || memchr(host->p, '/', host->n) != NULL ||
+        memchr(host->p, '@', host->n) != NULL) {
         return false;
     }
     *name = *host;
@@ -159,7 +161,8 @@ static void resolved(struct env_dns *d, const struct env_addr *addr, struct err 
 
     fw->resolving = false;
     if (addr == NULL) {
-        log_event(fw->fleet->log, LOG_WARN, env_wall_us(env), "worker_unresolved", "worker %d %s: %s", fw->w.worker_id, fw->w.url, e->text);
+        log_event(fw->fleet->log, LOG_WARN, env_wall_us(env), "worker_unresolved",
+                  "worker %d %s: %s", fw->w.worker_id, fw->w.url, e->text);
         fw->probe_timer.fire = resolve_again;
         env_timer_arm(env, &fw->probe_timer, env_now_us(env) + RESOLVE_RETRY_US);
         return;
@@ -175,7 +178,8 @@ static void resolve(struct fleet_worker *fw)
     uint16_t port = 0;
 
     if (!url_split(str_c(fw->w.url), &host, &name, &port)) {
-        log_event(fw->fleet->log, LOG_ERROR, env_wall_us(fw->fleet->env), "worker_bad_url", "worker %d: %s is not http://host:port", fw->w.worker_id, fw->w.url);
+        log_event(fw->fleet->log, LOG_ERROR, env_wall_us(fw->fleet->env), "worker_bad_url",
+                  "worker %d: %s is not http://host:port", fw->w.worker_id, fw->w.url);
         return;
     }
     str_copy(host, fw->w.host, sizeof(fw->w.host));
@@ -184,7 +188,8 @@ static void resolve(struct fleet_worker *fw)
     fw->fleet->env->ops->resolve(fw->fleet->env, name, port, &fw->dns);
 }
 
-static void slot_open(struct fleet *f, struct fleet_worker *fw, unsigned slot, const struct snap_worker *s)
+static void slot_open(struct fleet *f, struct fleet_worker *fw, unsigned slot,
+                      const struct snap_worker *s)
 {
     memset(&fw->w, 0, sizeof(fw->w));
     memset(&fw->rate, 0, sizeof(fw->rate));
@@ -251,12 +256,14 @@ struct world *fleet_world(struct fleet *f, struct snapshot *s)
             continue;
         }
         if (fw == NULL) {
-            log_event(f->log, LOG_ERROR, env_wall_us(f->env), "workers_too_many", "worker %d is ignored: at most %d", sw->worker_id, ROUTE_WORKERS_MAX);
+            log_event(f->log, LOG_ERROR, env_wall_us(f->env), "workers_too_many",
+                      "worker %d is ignored: at most %d", sw->worker_id, ROUTE_WORKERS_MAX);
             continue;
         }
         fw->listed = true;
         atomic_fetch_add(&fw->refs, 1);
-        w->worker[w->n_workers++] = (struct world_worker){&fw->w, sw->draining, sw->models, sw->n_models};
+        w->worker[w->n_workers++] =
+            (struct world_worker){&fw->w, sw->draining, sw->models, sw->n_models};
     }
     for (unsigned i = 0; i < ROUTE_WORKERS_MAX; i++) {
         if (f->slot[i] != NULL && f->slot[i]->used && !f->slot[i]->listed) {
@@ -280,7 +287,8 @@ double fleet_rate_median(const struct fleet *f)
     unsigned n = 0;
 
     for (unsigned i = 0; i < ROUTE_WORKERS_MAX; i++) {
-        uint32_t r = f->slot[i] != NULL && f->slot[i]->used ? atomic_load(&f->slot[i]->w.rate_milli) : 0;
+        uint32_t r =
+            f->slot[i] != NULL && f->slot[i]->used ? atomic_load(&f->slot[i]->w.rate_milli) : 0;
 
         if (r > 0) {
             v[n++] = r;
@@ -290,7 +298,8 @@ double fleet_rate_median(const struct fleet *f)
     return n == 0 ? 0 : (double)v[n / 2] / 1000.0;
 }
 
-void worker_charge(struct worker *w, struct worker_charge *c, int64_t uncached, int64_t prompt, uint64_t now_us)
+void worker_charge(struct worker *w, struct worker_charge *c, int64_t uncached, int64_t prompt,
+                   uint64_t now_us)
 {
     CHECK(c->w == NULL);
     *c = (struct worker_charge){.w = w, .queued = uncached, .context = prompt, .at_us = now_us};
@@ -319,7 +328,9 @@ void worker_first_byte(struct worker_charge *c, uint64_t now_us)
     }
     pthread_mutex_unlock(&fw->rate_lock);
     if (median >= 0) {
-        atomic_store_explicit(&c->w->rate_milli, median > 4e6 ? 4000000000U : (uint32_t)(median * 1000.0), memory_order_relaxed);
+        atomic_store_explicit(&c->w->rate_milli,
+                              median > 4e6 ? 4000000000U : (uint32_t)(median * 1000.0),
+                              memory_order_relaxed);
     }
 }
 
@@ -341,12 +352,16 @@ void worker_release(struct worker_charge *c)
 static void learn_error(struct worker *w, int64_t off, int64_t prompt_tokens)
 {
     int old = atomic_load_explicit(&w->off_permille, memory_order_relaxed);
-    int64_t sample = off <= LEARN_SLACK_TOKENS ? 0 : off >= prompt_tokens ? 1000 : off * 1000 / prompt_tokens;
+    int64_t sample = off <= LEARN_SLACK_TOKENS ? 0
+                     : off >= prompt_tokens    ? 1000
+                                               : off * 1000 / prompt_tokens;
 
-    atomic_store_explicit(&w->off_permille, old + ((int)sample - old) / LEARN_WEIGHT, memory_order_relaxed);
+    atomic_store_explicit(&w->off_permille, old + ((int)sample - old) / LEARN_WEIGHT,
+                          memory_order_relaxed);
 }
 
-void worker_learn(struct worker *w, uint64_t prompt_bytes, int64_t prompt_tokens, int64_t cached, int64_t predicted)
+void worker_learn(struct worker *w, uint64_t prompt_bytes, int64_t prompt_tokens, int64_t cached,
+                  int64_t predicted)
 {
     uint32_t old = atomic_load_explicit(&w->bytes_per_token_milli, memory_order_relaxed);
     double sample;
@@ -364,6 +379,7 @@ void worker_learn(struct worker *w, uint64_t prompt_bytes, int64_t prompt_tokens
     learn_error(w, off, prompt_tokens);
     atomic_fetch_add_explicit(&w->prompt_tokens, (uint64_t)prompt_tokens, memory_order_relaxed);
     atomic_fetch_add_explicit(&w->cached_actual, (uint64_t)cached, memory_order_relaxed);
-    atomic_fetch_add_explicit(&w->cached_predicted, (uint64_t)(predicted > 0 ? predicted : 0), memory_order_relaxed);
+    atomic_fetch_add_explicit(&w->cached_predicted, (uint64_t)(predicted > 0 ? predicted : 0),
+                              memory_order_relaxed);
     atomic_fetch_add_explicit(&w->prediction_error, (uint64_t)off, memory_order_relaxed);
 }

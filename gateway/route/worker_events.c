@@ -42,7 +42,9 @@ static bool parse_hash(struct str s, uint64_t *out)
     }
     for (size_t i = 0; i < 16; i++) {
         char c = s.p[i];
-        unsigned d = c >= '0' && c <= '9' ? (unsigned)(c - '0') : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a' + 10) : 16;
+        unsigned d = c >= '0' && c <= '9'   ? (unsigned)(c - '0')
+                     : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a' + 10)
+                                            : 16;
 
         if (d > 15) {
             return false;
@@ -158,7 +160,8 @@ static void events_head(void *user, unsigned status, const struct http_fields *f
 
 static void out_of_step(struct fleet_worker *fw)
 {
-    log_event(fw->fleet->log, LOG_INFO, env_wall_us(fw->fleet->env), "kv_events_resync", "worker %d %s: a new snapshot is asked for", fw->w.worker_id, fw->w.url);
+    log_event(fw->fleet->log, LOG_INFO, env_wall_us(fw->fleet->env), "kv_events_resync",
+              "worker %d %s: a new snapshot is asked for", fw->w.worker_id, fw->w.url);
     unsync(fw);
     events_again(fw, EVENTS_RETRY_US / 10);
 }
@@ -221,7 +224,8 @@ static void events_fail(void *user, enum http_fail why, bool sent)
 
 static void events_fire(struct env_timer *t)
 {
-    static const struct http_call_events events = {events_head, events_body, events_end, events_fail};
+    static const struct http_call_events events = {events_head, events_body, events_end,
+                                                   events_fail};
     struct fleet_worker *fw = CONTAINER_OF(t, struct fleet_worker, event_timer);
     char auth[512], target[96];
     struct http_field f;
@@ -238,7 +242,8 @@ static void events_fire(struct env_timer *t)
     }
     snprintf(auth, sizeof(auth), "Bearer " STR_FMT, STR_ARG(fw->fleet->worker_key));
     f = (struct http_field){STR("authorization"), str_c(auth)};
-    req = (struct http_call_request){.method = HTTP_GET, .target = str_c(target), .fields = &f, .n_fields = 1};
+    req = (struct http_call_request){
+        .method = HTTP_GET, .target = str_c(target), .fields = &f, .n_fields = 1};
     env_timer_arm(fw->fleet->env, t, env_now_us(fw->fleet->env) + EVENTS_SILENCE_US);
     fw->events = http_call_start(fw->origin, &req, &events, fw);
     hash_wipe(auth, sizeof(auth));

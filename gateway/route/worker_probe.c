@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #define PROBE_EVERY_US 500000
-#define PROBE_FAILURES_DOWN 2   /* in a row; one lost probe is not a death */
+#define PROBE_FAILURES_DOWN 2 /* in a row; one lost probe is not a death */
 #define PROBE_TIMEOUT_US 2000000
 #define GAUGE_EVERY_US 250000
 
@@ -19,8 +19,8 @@ static void probe_result(struct fleet_worker *fw, bool up)
         atomic_store(&fw->w.health, WORKER_DOWN);
     }
     if (was != atomic_load(&fw->w.health)) {
-        log_event(fw->fleet->log, up ? LOG_INFO : LOG_WARN, env_wall_us(fw->fleet->env), up ? "worker_up" : "worker_down", "worker %d %s", fw->w.worker_id,
-                  fw->w.url);
+        log_event(fw->fleet->log, up ? LOG_INFO : LOG_WARN, env_wall_us(fw->fleet->env),
+                  up ? "worker_up" : "worker_down", "worker %d %s", fw->w.worker_id, fw->w.url);
     }
 }
 
@@ -43,7 +43,8 @@ static void probe_end(void *user)
 
     fw->probe = NULL;
     /* An engine without /health that answers 404 is alive all the same. */
-    probe_result(fw, fw->probe_status == 200 || (fw->w.engine != ENGINE_TOLLGATE && fw->probe_status < 500));
+    probe_result(fw, fw->probe_status == 200 ||
+                         (fw->w.engine != ENGINE_TOLLGATE && fw->probe_status < 500));
 }
 
 static void probe_fail(void *user, enum http_fail why, bool sent)

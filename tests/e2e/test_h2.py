@@ -1,6 +1,7 @@
 """HTTP/2 by hand: windows, stalled readers, resets, the goodbye."""
 import json
 import threading
+import time
 
 import pytest
 from checks import OUTCOME
@@ -79,8 +80,11 @@ def test_a_stalled_reader_holds_back_its_worker_and_nobody_else(gate):
         assert c.until(lambda: len(c.st[stuck[0]]["data"]) > 1 << 23, 20)
         c.c.reset_stream(stuck[0], 8)
         c.flush()
-        running = lambda: [(r["event"], r["state"]) for _, r in gate.seen("stalled-") if r["state"] != "aborted"]
-        until(lambda: not running(), 20, "every worker stopped", 0.2) if running() else None
+        running = lambda: [(p, r["event"], r["state"], r["completion"]) for p, r in gate.seen("stalled-") if r["state"] != "aborted"]
+        end = time.monotonic() + 20
+        while running():
+            assert time.monotonic() < end, "still at work: %s" % running()
+            time.sleep(0.2)
     gate.idle()
 
 

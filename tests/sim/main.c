@@ -17,7 +17,8 @@
 
 struct options {
     uint64_t first, count;
-    bool verbose, twice, fsync_fails;
+    bool twice;
+    struct world_options world;
 };
 
 struct result {
@@ -33,7 +34,8 @@ static volatile uint64_t seed_at_work;
 static void say_seed(int signo)
 {
     char line[80];
-    int n = snprintf(line, sizeof(line), "\nseed %" PRIu64 " aborted: sim --seed %" PRIu64 " -v\n", seed_at_work, seed_at_work);
+    int n = snprintf(line, sizeof(line), "\nseed %" PRIu64 " aborted: sim --seed %" PRIu64 " -v\n",
+                     seed_at_work, seed_at_work);
     ssize_t ignored = write(STDERR_FILENO, line, (size_t)n);
 
     (void)ignored;
@@ -41,32 +43,40 @@ static void say_seed(int signo)
     raise(signo);
 }
 
-static void run_seed(const struct options *o, uint64_t seed, bool verbose, struct log *log, struct result *out)
+static void run_seed(const struct world_options *o, uint64_t seed, struct log *log,
+                     struct result *out)
 {
     struct world_sim *w;
 
     seed_at_work = seed;
-    w = world_new(seed, verbose, log, o->fsync_fails);
+    w = world_new(seed, o, log);
     world_run(w);
-    *out = (struct result){w->sim->failed, "", w->sim->trace, w->sim->turns, w->n_asks, w->n_attempts, w->store.n, w->lives, w->window};
+    *out = (struct result){w->sim->failed, "",         w->sim->trace, w->sim->turns, w->n_asks,
+                           w->n_attempts,  w->store.n, w->lives,      w->window};
     memcpy(out->failure, w->sim->failure, sizeof(out->failure));
     world_free(w);
 }
 
 static bool one(const struct options *o, uint64_t seed, struct log *log, struct result *r)
 {
+    struct world_options quiet = o->world;
     struct result again;
 
-    run_seed(o, seed, o->verbose, log, r);
+    quiet.verbose = false;
+    run_seed(&o->world, seed, log, r);
     if (!r->failed && (o->twice || seed % TWICE_EVERY == 0)) {
-        run_seed(o, seed, false, log, &again);
+        run_seed(&quiet, seed, log, &again);
         if (again.trace != r->trace) {
             r->failed = true;
-            snprintf(r->failure, sizeof(r->failure), "two runs differ: trace %016" PRIx64 " and %016" PRIx64, r->trace, again.trace);
+            snprintf(r->failure, sizeof(r->failure),
+                     "two runs differ: trace %016" PRIx64 " and %016" PRIx64, r->trace,
+                     again.trace);
         }
     }
     if (r->failed) {
-        printf("seed %" PRIu64 " FAILED: %s\n  again: sim --seed %" PRIu64 "%s -v\n", seed, r->failure, seed, o->fsync_fails ? " --fsync-fails" : "");
+        printf("seed %" PRIu64 " FAILED: %s\n  again: sim --seed %" PRIu64 "%s%s -v\n", seed,
+               r->failure, seed, o->world.fsync_fails ? " --fsync-fails" : "",
+               o->world.stale_snapshot ? " --stale-snapshot" : "");
         fflush(stdout);
     }
     return !r->failed;
@@ -85,13 +95,11 @@ static uint64_t number(const char *text)
 
 static struct options parse(int argc, char **argv)
 {
-    static const struct option names[] = {{"seed", required_argument, NULL, 's'},
-                                          {"seeds", required_argument, NULL, 'n'},
-                                          {"from", required_argument, NULL, 'f'},
-                                          {"twice", no_argument, NULL, '2'},
-                                          {"fsync-fails", no_argument, NULL, 'y'},
-                                          {"verbose", no_argument, NULL, 'v'},
-                                          {0}};
+    static const struct option names[] = {
+        {"seed", required_argument, NULL, 's'},  {"seeds", required_argument, NULL, 'n'},
+        {"from", required_argument, NULL, 'f'},  {"twice", no_argument, NULL, '2'},
+        {"fsync-fails", no_argument, NULL, 'y'}, {"stale-snapshot", no_argument, NULL, 'o'},
+        {"verbose", no_argument, NULL, 'v'},     {0}};
     struct options o = {.first = 1, .count = 100};
     int c;
 
@@ -111,13 +119,17 @@ static struct options parse(int argc, char **argv)
             o.twice = true;
             break;
         case 'y':
-            o.fsync_fails = true;
+            o.world.fsync_fails = true;
+            break;
+        case 'o':
+            o.world.stale_snapshot = true;
             break;
         case 'v':
-            o.verbose = true;
+            o.world.verbose = true;
             break;
         default:
-            fprintf(stderr, "usage: sim [--seed N | --seeds COUNT [--from N]] [--twice] [--fsync-fails] [-v]\n");
+            fprintf(stderr, "usage: sim [--seed N | --seeds COUNT [--from N]] [--twice] "
+                            "[--fsync-fails] [--stale-snapshot] [-v]\n");
             exit(2);
         }
     }
@@ -127,7 +139,7 @@ static struct options parse(int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct options o = parse(argc, argv);
-    int fd = o.verbose ? STDOUT_FILENO : open("/dev/null", O_WRONLY);
+    int fd = o.world.verbose ? STDOUT_FILENO : open("/dev/null", O_WRONLY);
     struct log *log = log_new(fd, LOG_DEBUG, "sim");
     struct result r, sum = {0};
     uint64_t failures = 0;
@@ -146,9 +158,11 @@ int main(int argc, char **argv)
         sum.window.tokens += r.window.tokens;
     }
     log_free(log);
-    printf("%" PRIu64 " seeds, %" PRIu64 " failed; %" PRIu64 " turns, %" PRIu64 " requests, %" PRIu64 " attempts, %" PRIu64 " rows, %" PRIu64
-           " lives of a gateway; %u attempts (%u tokens) lost with a kill before their DISPATCH was on the disk; trace of the last %016" PRIx64 "; %lld s\n",
-           o.count, failures, sum.turns, sum.asks, sum.attempts, sum.rows, sum.lives, sum.window.attempts, sum.window.tokens, r.trace,
-           (long long)(time(NULL) - began));
+    printf("%" PRIu64 " seeds, %" PRIu64 " failed; %" PRIu64 " turns, %" PRIu64
+           " requests, %" PRIu64 " attempts, %" PRIu64 " rows, %" PRIu64
+           " lives of a gateway; %u attempts (%u tokens) lost with a kill before their DISPATCH "
+           "was on the disk; trace of the last %016" PRIx64 "; %lld s\n",
+           o.count, failures, sum.turns, sum.asks, sum.attempts, sum.rows, sum.lives,
+           sum.window.attempts, sum.window.tokens, r.trace, (long long)(time(NULL) - began));
     return failures == 0 ? 0 : 1;
 }

@@ -1,16 +1,16 @@
 /* sim.h - a world in one thread: virtual time, an event heap, hosts with envs, a network, a disk.
  *
  * Everything that happens is drawn from one seed, so a run is a function of it: the same seed gives
- * the same trace, and the trace's hash says so. Each host is an `env` (base/env.h); the gateway runs
- * on one, clients and workers on others. Faults are drawn from struct sim_faults, all zero in the
- * quiet phase. Knows sockets and files; never HTTP, never a gateway. */
+ * the same trace, and the trace's hash says so. Each host is an `env` (base/env.h); the gateway
+ * runs on one, clients and workers on others. Faults are drawn from struct sim_faults, all zero in
+ * the quiet phase. Knows sockets and files; never HTTP, never a gateway. */
 #ifndef TESTS_SIM_SIM_H
 #define TESTS_SIM_SIM_H
 
 #include "base/buf.h"
 #include "base/env.h"
 
-#define SIM_WALL_US 1791000000000000u /* 2026-10-03, 04:00:00 UTC */
+#define SIM_WALL_US 1791000000000000u      /* 2026-10-03, 04:00:00 UTC */
 #define SIM_MONTH_END_US 1793491200000000u /* 2026-11-01, 00:00:00 UTC */
 #define SIM_PORT_GATEWAY 8080
 
@@ -64,7 +64,7 @@ struct sim {
     uint64_t seed;
     uint64_t now_us;
     uint64_t wall_us; /* at now_us 0 */
-    uint64_t order; /* of arming: equal times fire in it */
+    uint64_t order;   /* of arming: equal times fire in it */
     struct sim_due *heap;
     uint32_t n_due, cap_due;
     struct list hosts;
@@ -99,7 +99,8 @@ struct sim_host {
 /* ---- sim_env.c: time, turns, hosts ---- */
 struct sim *sim_new(uint64_t seed, bool verbose);
 void sim_free(struct sim *s);
-/* One turn: the next event, those that are due with it, then deferred tasks. false: nothing left. */
+/* One turn: the next event, those that are due with it, then deferred tasks. false: nothing left.
+ */
 bool sim_turn(struct sim *s);
 void sim_arm(struct sim *s, struct sim_host *h, struct env_timer *t, uint64_t due_us);
 void sim_disarm(struct sim *s, struct env_timer *t);
@@ -140,8 +141,8 @@ ssize_t sim_read(struct env *, struct env_sock *, void *p, size_t n);
 ssize_t sim_writev(struct env *, struct env_sock *, const struct iovec *v, int count);
 void sim_shutdown(struct env *, struct env_sock *);
 void sim_close(struct env *, struct env_sock *);
-void sim_watch(struct env *, struct env_sock *, unsigned events, void (*ready)(void *ctx, unsigned events),
-               void *ctx);
+void sim_watch(struct env *, struct env_sock *, unsigned events,
+               void (*ready)(void *ctx, unsigned events), void *ctx);
 bool sim_local_addr(struct env *, struct env_sock *, struct env_addr *out);
 
 /* ---- sim_file.c: the disk (of the one host that has files) ---- */
@@ -162,6 +163,7 @@ int sim_file_rename(struct env *, const char *from, const char *to);
 int sim_file_unlink(struct env *, const char *path);
 int sim_dir_make(struct env *, const char *path);
 int sim_dir_sync(struct env *, const char *path);
-int sim_dir_list(struct env *, const char *path, void (*each)(void *ctx, const char *name), void *ctx);
+int sim_dir_list(struct env *, const char *path, void (*each)(void *ctx, const char *name),
+                 void *ctx);
 
 #endif

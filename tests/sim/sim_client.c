@@ -10,7 +10,7 @@
 #define CLIENT_READ_BYTES 4096
 #define THINK_US 3000000
 #define SLOW_PAUSE_US 1500000
-#define H2_LOOK_US 20000 /* how often a client takes what came on its stream */
+#define H2_LOOK_US 20000     /* how often a client takes what came on its stream */
 #define GIVE_UP_US 900000000 /* nothing takes that long: the checkers then say that it hangs */
 #define NO_SERVER_RETRY_US 400000
 
@@ -24,7 +24,8 @@ static uint64_t now(const struct client *c)
 /* ---- what was heard ---- */
 
 /* Whole tokens at the start of text that are those of `attempt`, in order; *rest: what is left. */
-static uint32_t match_tokens(const struct world_sim *w, uint32_t attempt, struct str text, struct str *rest)
+static uint32_t match_tokens(const struct world_sim *w, uint32_t attempt, struct str text,
+                             struct str *rest)
 {
     uint32_t n = 0;
     char token[64];
@@ -55,20 +56,22 @@ static void check_text(struct client *c, struct str text)
     /* "[ask.attempt.token]" */
     if (text.p[0] != '[' || !str_cut(str_of(text.p + 1, text.n - 1), '.', &head, &tail) ||
         !str_cut(tail, '.', &head, &rest) || !str_u64(head, &attempt) || attempt >= w->n_attempts) {
-        sim_fail(w->sim, "ask %u: text that no worker made: " STR_FMT, a->id, (int)size_min(text.n, 60), text.p);
+        sim_fail(w->sim, "ask %u: text that no worker made: " STR_FMT, a->id,
+                 (int)size_min(text.n, 60), text.p);
         return;
     }
     a->attempt = (uint32_t)attempt + 1;
     a->tokens = match_tokens(w, (uint32_t)attempt, text, &rest);
     if (rest.n > 0) {
-        sim_fail(w->sim, "ask %u: after %u tokens of attempt %u comes " STR_FMT, a->id, a->tokens, (unsigned)attempt,
-                 (int)size_min(rest.n, 60), rest.p);
+        sim_fail(w->sim, "ask %u: after %u tokens of attempt %u comes " STR_FMT, a->id, a->tokens,
+                 (unsigned)attempt, (int)size_min(rest.n, 60), rest.p);
     }
     if (w->attempts[attempt].ask != a->id) {
         sim_fail(w->sim, "ask %u got text made for ask %u", a->id, w->attempts[attempt].ask);
     }
     if (a->tokens > w->attempts[attempt].generated) {
-        sim_fail(w->sim, "ask %u: %u tokens of %u generated", a->id, a->tokens, w->attempts[attempt].generated);
+        sim_fail(w->sim, "ask %u: %u tokens of %u generated", a->id, a->tokens,
+                 w->attempts[attempt].generated);
     }
 }
 
@@ -77,16 +80,19 @@ static void take_usage(struct ask *a, const struct json *usage)
     if (usage == NULL || usage->type != JSON_OBJECT) {
         return;
     }
-    a->got_usage = json_i64(json_get(usage, STR("prompt_tokens")), &a->usage_prompt) &&
-                   json_i64(json_get(usage, STR("completion_tokens")), &a->usage_completion) &&
-                   json_i64(json_get(json_get(usage, STR("prompt_tokens_details")), STR("cached_tokens")), &a->usage_cached);
+    a->got_usage =
+        json_i64(json_get(usage, STR("prompt_tokens")), &a->usage_prompt) &&
+        json_i64(json_get(usage, STR("completion_tokens")), &a->usage_completion) &&
+        json_i64(json_get(json_get(usage, STR("prompt_tokens_details")), STR("cached_tokens")),
+                 &a->usage_cached);
 }
 
 static void take_error(struct ask *a, const struct json *error)
 {
     const struct json *code = json_get(error, STR("code"));
 
-    str_copy(code != NULL && code->type == JSON_STRING ? code->text : STR("?"), a->code, sizeof(a->code));
+    str_copy(code != NULL && code->type == JSON_STRING ? code->text : STR("?"), a->code,
+             sizeof(a->code));
 }
 
 static const struct json *choice_of(const struct json *root)
@@ -123,7 +129,8 @@ static void take_event(struct client *c, struct str data, struct heard *h)
     arena_init(&arena, 4u << 20);
     root = json_parse(&arena, data, &json_limits_api, &e);
     if (root == NULL) {
-        sim_fail(c->w->sim, "ask %u: an event that is not JSON: " STR_FMT, a->id, (int)size_min(data.n, 80), data.p);
+        sim_fail(c->w->sim, "ask %u: an event that is not JSON: " STR_FMT, a->id,
+                 (int)size_min(data.n, 80), data.p);
     } else if (json_get(root, STR("error")) != NULL) {
         h->errors++;
         take_error(a, json_get(root, STR("error")));
@@ -151,7 +158,8 @@ static void hear_stream(struct client *c, struct heard *h)
         if (str_starts(line, STR("data: "))) {
             take_event(c, str_of(line.p + 6, line.n - 6), h);
         } else if (line.n > 0 && line.p[0] != ':') {
-            sim_fail(c->w->sim, "ask %u: not a line of a stream: " STR_FMT, c->ask->id, (int)size_min(line.n, 80), line.p);
+            sim_fail(c->w->sim, "ask %u: not a line of a stream: " STR_FMT, c->ask->id,
+                     (int)size_min(line.n, 80), line.p);
         }
     }
     check_text(c, buf_view(&h->text));
@@ -164,9 +172,11 @@ static enum ask_end end_of_stream(struct client *c, bool whole)
     struct heard h = {0};
 
     hear_stream(c, &h);
-    if (h.after_end > 0 || h.dones > 1 || h.errors > 1 || h.finishes > 1 || h.dones + h.errors > 1) {
-        sim_fail(c->w->sim, "ask %u: a stream with %u finishes, %u [DONE], %u errors, %u events after its end", a->id, h.finishes,
-                 h.dones, h.errors, h.after_end);
+    if (h.after_end > 0 || h.dones > 1 || h.errors > 1 || h.finishes > 1 ||
+        h.dones + h.errors > 1) {
+        sim_fail(c->w->sim,
+                 "ask %u: a stream with %u finishes, %u [DONE], %u errors, %u events after its end",
+                 a->id, h.finishes, h.dones, h.errors, h.after_end);
     }
     if (!whole) {
         return ASK_CUT;
@@ -177,7 +187,8 @@ static enum ask_end end_of_stream(struct client *c, bool whole)
     if (h.errors == 1 && h.dones == 0 && h.finishes == 0) {
         return ASK_ERROR_EVENT;
     }
-    sim_fail(c->w->sim, "ask %u: a stream that ended with %u finishes, %u [DONE] and %u errors", a->id, h.finishes, h.dones, h.errors);
+    sim_fail(c->w->sim, "ask %u: a stream that ended with %u finishes, %u [DONE] and %u errors",
+             a->id, h.finishes, h.dones, h.errors);
     return ASK_CUT;
 }
 
@@ -201,7 +212,8 @@ static enum ask_end end_of_whole(struct client *c)
             text = json_get(json_get(choice, STR("message")), STR("content"));
         }
         reason = json_get(choice, STR("finish_reason"));
-        if (text == NULL || text->type != JSON_STRING || reason == NULL || reason->type != JSON_STRING) {
+        if (text == NULL || text->type != JSON_STRING || reason == NULL ||
+            reason->type != JSON_STRING) {
             sim_fail(c->w->sim, "ask %u: a 200 without text or reason", a->id);
         } else {
             str_copy(reason->text, a->finish, sizeof(a->finish));
@@ -239,7 +251,8 @@ static void ask_end(struct client *c, enum ask_end end)
 
     a->end = end;
     a->ended_us = now(c);
-    sim_trace(c->w->sim, "%s ask %u ends: %d status %u %s%s, %u tokens", c->name, a->id, end, a->status, a->finish, a->code, a->tokens);
+    sim_trace(c->w->sim, "%s ask %u ends: %d status %u %s%s, %u tokens", c->name, a->id, end,
+              a->status, a->finish, a->code, a->tokens);
     env_timer_disarm(&c->host.env, &c->leave_timer);
     env_timer_disarm(&c->host.env, &c->resume_timer);
     env_timer_disarm(&c->host.env, &c->h2_timer);
@@ -278,7 +291,8 @@ static void input_reset(struct client *c)
 static void lost(struct client *c, bool by_us)
 {
     struct ask *a = c->ask;
-    bool killed = c->link != NULL ? c->h2_closed == H2_KILLED : c->sock != NULL && sim_sock_was_killed(c->sock);
+    bool killed = c->link != NULL ? c->h2_closed == H2_KILLED
+                                  : c->sock != NULL && sim_sock_was_killed(c->sock);
 
     note_head(c);
     a->excused = killed || c->gateway_lives != c->w->lives || !c->w->up || c->w->drained;
@@ -291,12 +305,15 @@ static void lost(struct client *c, bool by_us)
     } else {
         drop_connection(c, by_us && sim_chance(&c->rng, 500));
     }
-    ask_end(c, by_us || a->half_close ? ASK_LEFT : a->got_bytes || a->excused ? ASK_CUT : ASK_NO_CONNECTION);
+    ask_end(c, by_us || a->half_close       ? ASK_LEFT
+               : a->got_bytes || a->excused ? ASK_CUT
+                                            : ASK_NO_CONNECTION);
 }
 
 static void answered(struct client *c)
 {
-    enum ask_end end = is_stream(c) && c->ask->status == 200 ? end_of_stream(c, true) : end_of_whole(c);
+    enum ask_end end =
+        is_stream(c) && c->ask->status == 200 ? end_of_stream(c, true) : end_of_whole(c);
     bool close = str_ieq(http_in_field(&c->in, "connection"), STR("close"));
 
     if (c->link != NULL) {
@@ -326,7 +343,8 @@ static void client_watch(struct client *c)
 static void send_some(struct client *c)
 {
     struct str all = buf_view(&c->out);
-    struct iovec v = {(void *)(uintptr_t)all.p, size_min(all.n, (size_t)sim_range(&c->rng, 1, 2000))};
+    struct iovec v = {(void *)(uintptr_t)all.p,
+                      size_min(all.n, (size_t)sim_range(&c->rng, 1, 2000))};
     ssize_t n = env_writev(&c->host.env, c->sock, &v, 1);
 
     if (n > 0) {
@@ -412,7 +430,9 @@ static void render_prompt(const struct ask *a, struct buf *b)
 static void render_body(const struct ask *a, struct buf *b)
 {
     static const char *const models[] = {"m-small", "m-big"};
-    const char *model = a->kind == ASK_NO_MODEL ? "m-none" : a->kind == ASK_NOT_PRICED ? "m-free" : models[a->id % 2];
+    const char *model = a->kind == ASK_NO_MODEL     ? "m-none"
+                        : a->kind == ASK_NOT_PRICED ? "m-free"
+                                                    : models[a->id % 2];
 
     if (a->kind == ASK_BAD_JSON) {
         buf_c(b, "{\"model\":");
@@ -437,7 +457,9 @@ static void render_request(struct client *c)
 
     buf_init(&body, 1u << 20);
     render_body(a, &body);
-    buf_printf(&c->out, "POST /v1/%s HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer %s\r\ncontent-type: application/json\r\ncontent-length: %zu\r\n\r\n",
+    buf_printf(&c->out,
+               "POST /v1/%s HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer %s\r\ncontent-type: "
+               "application/json\r\ncontent-length: %zu\r\n\r\n",
                a->chat ? "chat/completions" : "completions",
                a->kind == ASK_BAD_KEY ? "tg_wrong" : c->w->keys[a->key], body.len);
     buf_str(&c->out, buf_view(&body));
@@ -449,17 +471,20 @@ static void leave_fire(struct env_timer *t)
     struct client *c = CONTAINER_OF(t, struct client, leave_timer);
 
     if (c->ask->leave_in_us == 0) {
-        sim_fail(c->w->sim, "ask %u hangs: %u bytes of body, status %u", c->ask->id, (unsigned)c->in.body.len, c->in.status);
+        sim_fail(c->w->sim, "ask %u hangs: %u bytes of body, status %u", c->ask->id,
+                 (unsigned)c->in.body.len, c->in.status);
     }
     lost(c, true);
 }
 
-/* Looks at its stream: what came is taken, a slow client takes it late, one that leaves resets it. */
+/* Looks at its stream: what came is taken, a slow client takes it late, one that leaves resets it.
+ */
 static void h2_look(struct env_timer *t)
 {
     struct client *c = CONTAINER_OF(t, struct client, h2_timer);
     struct ask *a = c->ask;
-    uint64_t pause = a->slow && sim_chance(&c->rng, 100) ? sim_below(&c->rng, SLOW_PAUSE_US) : sim_below(&c->rng, H2_LOOK_US);
+    uint64_t pause = a->slow && sim_chance(&c->rng, 100) ? sim_below(&c->rng, SLOW_PAUSE_US)
+                                                         : sim_below(&c->rng, H2_LOOK_US);
 
     if (c->in.status != 0) {
         note_head(c);
@@ -490,8 +515,8 @@ static void h2_begin(struct client *c)
         h2_hang_up(c->link, sim_chance(&c->rng, 500));
     }
     c->gateway_lives = c->w->lives;
-    h2_ask(c->link, c, a->chat ? STR("/v1/chat/completions") : STR("/v1/completions"), a->kind == ASK_BAD_KEY ? STR("tg_wrong") : str_c(c->w->keys[a->key]),
-           buf_view(&body));
+    h2_ask(c->link, c, a->chat ? STR("/v1/chat/completions") : STR("/v1/completions"),
+           a->kind == ASK_BAD_KEY ? STR("tg_wrong") : str_c(c->w->keys[a->key]), buf_view(&body));
     buf_fini(&body);
     if (!env_timer_is_armed(&c->h2_timer)) {
         env_timer_arm(&c->host.env, &c->h2_timer, now(c) + 1);
@@ -509,11 +534,16 @@ static struct ask *ask_new(struct client *c)
     a->id = ++w->n_asks;
     a->key = (unsigned)sim_below(r, WORLD_KEYS);
     a->tenant = a->key / 2;
-    a->kind = kind < 2 ? ASK_BAD_KEY : kind < 4 ? ASK_BAD_JSON : kind < 5 ? ASK_NO_MODEL : kind < 6 ? ASK_NOT_PRICED : ASK_GOOD;
+    a->kind = kind < 2   ? ASK_BAD_KEY
+              : kind < 4 ? ASK_BAD_JSON
+              : kind < 5 ? ASK_NO_MODEL
+              : kind < 6 ? ASK_NOT_PRICED
+                         : ASK_GOOD;
     a->stream = sim_chance(r, 700);
     a->chat = sim_chance(r, 800);
     a->include_usage = sim_chance(r, 600);
-    a->max_tokens = sim_chance(r, 400) ? -1 : (int64_t)sim_range(r, 1, sim_chance(r, 400) ? 2500 : 200);
+    a->max_tokens =
+        sim_chance(r, 400) ? -1 : (int64_t)sim_range(r, 1, sim_chance(r, 400) ? 2500 : 200);
     a->filler = (unsigned)sim_below(r, sim_chance(r, 200) ? 20000 : 600);
     if (sim_chance(r, 150)) {
         a->leave_in_us = sim_range(r, 1, sim_chance(r, 500) ? 300000 : 6000000);
@@ -535,16 +565,22 @@ static void begin_next(struct client *c)
     struct err e = {.code = ERR_NONE};
     struct env_addr gateway = sim_addr(0, SIM_PORT_GATEWAY);
 
-    if (!c->w->up && !c->w->drained) { /* a client that finds no server comes back: that ask would tell nothing */
-        env_timer_arm(&c->host.env, &c->timer, now(c) + sim_range(&c->rng, 1000, NO_SERVER_RETRY_US));
+    if ((!c->w->up && !c->w->drained) ||
+        (c->link != NULL && !h2_may_ask(c->link))) { /* a client that finds no server comes back:
+                                                        that ask would tell nothing */
+        env_timer_arm(&c->host.env, &c->timer,
+                      now(c) + sim_range(&c->rng, 1000, NO_SERVER_RETRY_US));
         return;
     }
     c->asks_left--;
     c->ask = ask_new(c);
-    sim_trace(c->w->sim, "%s asks %u: key %u kind %d %s%s max %lld leave %llu/%zu%s%s", c->name, c->ask->id, c->ask->key, c->ask->kind,
-              c->ask->stream ? "stream" : "whole", c->ask->chat ? " chat" : "", (long long)c->ask->max_tokens,
-              (unsigned long long)c->ask->leave_in_us, c->ask->leave_after, c->ask->half_close ? " half-close" : "", c->ask->slow ? " slow" : "");
-    env_timer_arm(&c->host.env, &c->leave_timer, now(c) + (c->ask->leave_in_us > 0 ? c->ask->leave_in_us : GIVE_UP_US));
+    sim_trace(c->w->sim, "%s asks %u: key %u kind %d %s%s max %lld leave %llu/%zu%s%s", c->name,
+              c->ask->id, c->ask->key, c->ask->kind, c->ask->stream ? "stream" : "whole",
+              c->ask->chat ? " chat" : "", (long long)c->ask->max_tokens,
+              (unsigned long long)c->ask->leave_in_us, c->ask->leave_after,
+              c->ask->half_close ? " half-close" : "", c->ask->slow ? " slow" : "");
+    env_timer_arm(&c->host.env, &c->leave_timer,
+                  now(c) + (c->ask->leave_in_us > 0 ? c->ask->leave_in_us : GIVE_UP_US));
     if (c->link != NULL) {
         h2_begin(c);
         return;

@@ -1,9 +1,9 @@
 /* sim_file.c - a disk in memory that remembers what was synced.
  *
- * A file has its content as the process sees it and, since the last sync, the list of changes. After
- * a loss of power the durable content is the synced one plus a part of those changes: the first few
- * and the beginning of one (as a log-structured disk leaves it), or any sectors of them. A name is
- * durable after rename or dir_sync; unlink is durable after dir_sync. */
+ * A file has its content as the process sees it and, since the last sync, the list of changes.
+ * After a loss of power the durable content is the synced one plus a part of those changes: the
+ * first few and the beginning of one (as a log-structured disk leaves it), or any sectors of them.
+ * A name is durable after rename or dir_sync; unlink is durable after dir_sync. */
 #include "sim.h"
 
 #include <errno.h>
@@ -190,7 +190,8 @@ ssize_t sim_file_pread(struct env *e, struct env_file *ef, void *p, size_t n, ui
     return (ssize_t)n;
 }
 
-ssize_t sim_file_pwrite(struct env *e, struct env_file *ef, const void *p, size_t n, uint64_t offset)
+ssize_t sim_file_pwrite(struct env *e, struct env_file *ef, const void *p, size_t n,
+                        uint64_t offset)
 {
     struct sim_host *h = sim_host_of(e);
     struct sim *s = h->sim;
@@ -204,7 +205,8 @@ ssize_t sim_file_pwrite(struct env *e, struct env_file *ef, const void *p, size_
         return -ENOSPC;
     }
     /* Only the journal may meet one: the rest relies on the real env, which writes all or fails. */
-    if (n > 1 && str_ends(str_c(ef->f->path), STR(".journal")) && sim_chance(&s->file, s->faults.file_short)) {
+    if (n > 1 && str_ends(str_c(ef->f->path), STR(".journal")) &&
+        sim_chance(&s->file, s->faults.file_short)) {
         n = (size_t)sim_range(&s->file, 1, n);
     }
     put_bytes(&ef->f->now, offset, p, n);
@@ -366,7 +368,8 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-int sim_dir_list(struct env *e, const char *path, void (*each)(void *ctx, const char *name), void *ctx)
+int sim_dir_list(struct env *e, const char *path, void (*each)(void *ctx, const char *name),
+                 void *ctx)
 {
     struct sim_disk *d = sim_host_of(e)->sim->disk;
     const char **names;
@@ -403,7 +406,8 @@ static void survive_prefix(struct file *f, struct sim_rng *r)
         if (c->kind == CHANGE_SIZE) {
             set_size(&f->synced, i < whole ? c->offset : f->synced.len);
         } else {
-            put_bytes(&f->synced, c->offset, c->p, i < whole ? c->n : (size_t)sim_below(r, c->n + 1));
+            put_bytes(&f->synced, c->offset, c->p,
+                      i < whole ? c->n : (size_t)sim_below(r, c->n + 1));
         }
     }
 }
@@ -418,7 +422,8 @@ static void survive_sectors(struct file *f, struct sim_rng *r)
             continue;
         }
         for (size_t at = 0; at < c->n;) {
-            size_t n = size_min(c->n - at, SECTOR_BYTES - (size_t)((c->offset + at) % SECTOR_BYTES));
+            size_t n =
+                size_min(c->n - at, SECTOR_BYTES - (size_t)((c->offset + at) % SECTOR_BYTES));
 
             if (sim_chance(r, 500)) {
                 put_bytes(&f->synced, c->offset + at, c->p + at, n);
@@ -456,7 +461,7 @@ void sim_disk_crash(struct sim_disk *d, bool power)
         f->named = !f->unlinked;
     }
     for (size_t i = 0; i < d->n; i++) {
-        sim_trace(d->sim, "after the crash: %s %zu bytes%s", d->files[i]->path, d->files[i]->now.len,
-                  d->files[i]->unlinked ? " (gone)" : "");
+        sim_trace(d->sim, "after the crash: %s %zu bytes%s", d->files[i]->path,
+                  d->files[i]->now.len, d->files[i]->unlinked ? " (gone)" : "");
     }
 }

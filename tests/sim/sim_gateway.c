@@ -35,33 +35,56 @@ static void config_fill(struct world_sim *w, struct gateway *gw)
     c->stall_us = 8000000;
     c->connections_per_worker_max = 6;
     c->stream_buffer_high = 4096;
-    gw->secrets = (struct secrets){STR("deployment-secret"), STR("pepper"), STR(WORLD_WORKER_KEY), STR("admin")};
+    gw->secrets = (struct secrets){STR("deployment-secret"), STR("pepper"), STR(WORLD_WORKER_KEY),
+                                   STR("admin")};
     gw->n_loops = 1;
     gw->log = w->log;
 }
 
 static int compare_keys(const void *a, const void *b)
 {
-    return memcmp(((const struct snap_key *)a)->hmac, ((const struct snap_key *)b)->hmac, SHA256_BYTES);
+    return memcmp(((const struct snap_key *)a)->hmac, ((const struct snap_key *)b)->hmac,
+                  SHA256_BYTES);
 }
 
-static int64_t spent_of(const struct store_sim *s, int32_t period, int32_t tenant_id, int32_t key_id)
+struct sums {
+    int64_t spent_nusd, suspense_nusd;
+};
+
+static struct sums sums_of(const struct store_sim *s, int32_t period, int32_t tenant_id,
+                           int32_t key_id)
 {
+    struct sums sum = {0};
     int64_t pusd = 0;
 
     for (size_t i = 0; i < s->n; i++) {
-        if (quota_period(s->rows[i].occurred_us) == period && s->rows[i].tenant_id == tenant_id && (key_id == 0 || s->rows[i].key_id == key_id)) {
-            pusd += s->rows[i].cost_pusd;
+        const struct entry *e = &s->rows[i];
+
+        if (quota_period(e->occurred_us) == period && e->tenant_id == tenant_id &&
+            (key_id == 0 || e->key_id == key_id)) {
+            pusd += e->cost_pusd;
+            sum.suspense_nusd += store_suspense(e);
         }
     }
-    return money_nusd_ceil(money_of(pusd));
+    sum.spent_nusd = money_nusd_ceil(money_of(pusd));
+    return sum;
 }
 
 static struct price price_of(int32_t id, int16_t model, int64_t in, int64_t out)
 {
-    return (struct price){.price_id = id, .model_id = model, .tier = TIER_STANDARD, .ctx_band = INT32_MAX, .in_pusd = in,
-                          .cached_pusd = in / 10, .cw_5m_pusd = in, .cw_1h_pusd = in, .out_pusd = out, .reasoning_pusd = out,
-                          .list_in_pusd = in, .list_out_pusd = out, .valid_from_us = 1};
+    return (struct price){.price_id = id,
+                          .model_id = model,
+                          .tier = TIER_STANDARD,
+                          .ctx_band = INT32_MAX,
+                          .in_pusd = in,
+                          .cached_pusd = in / 10,
+                          .cw_5m_pusd = in,
+                          .cw_1h_pusd = in,
+                          .out_pusd = out,
+                          .reasoning_pusd = out,
+                          .list_in_pusd = in,
+                          .list_out_pusd = out,
+                          .valid_from_us = 1};
 }
 
 static void snapshot_tenants(struct world_sim *w, struct snapshot *s)
@@ -71,13 +94,31 @@ static void snapshot_tenants(struct world_sim *w, struct snapshot *s)
     s->n_keys = WORLD_KEYS;
     s->keys = arena_array(&s->arena, WORLD_KEYS, sizeof(*s->keys));
     for (int32_t i = 0; i < WORLD_TENANTS; i++) {
-        s->tenants[i] = (struct snap_tenant){.tenant_id = i + 1, .name = STR("tenant"), .scope_salt = STR("5a17"), .timezone = STR("UTC"),
-                                             .limits = w->tenant_limits[i], .spent_nusd = spent_of(&w->store, s->spent_period, i + 1, 0),
-                                             .month_from_us = SIM_WALL_US - SIM_WALL_US % 86400000000u, .month_until_us = SIM_WALL_US * 2};
+        struct sums sum = sums_of(&w->store, s->spent_period, i + 1, 0);
+
+        s->tenants[i] =
+            (struct snap_tenant){.tenant_id = i + 1,
+                                 .name = STR("tenant"),
+                                 .scope_salt = STR("5a17"),
+                                 .timezone = STR("UTC"),
+                                 .limits = w->tenant_limits[i],
+                                 .spent_nusd = sum.spent_nusd,
+                                 .suspense_nusd = sum.suspense_nusd,
+                                 .month_from_us = SIM_WALL_US - SIM_WALL_US % 86400000000u,
+                                 .month_until_us = SIM_WALL_US * 2};
     }
     for (int32_t i = 0; i < WORLD_KEYS; i++) {
-        s->keys[i] = (struct snap_key){.key_id = 100 + i, .tenant_id = 1 + i / 2, .project_id = 1, .user_id = 1, .limits = w->key_limits[i],
-                                       .spent_nusd = spent_of(&w->store, s->spent_period, 1 + i / 2, 100 + i), .name = STR("key"), .redacted = STR("tg_a...z")};
+        struct sums sum = sums_of(&w->store, s->spent_period, 1 + i / 2, 100 + i);
+
+        s->keys[i] = (struct snap_key){.key_id = 100 + i,
+                                       .tenant_id = 1 + i / 2,
+                                       .project_id = 1,
+                                       .user_id = 1,
+                                       .limits = w->key_limits[i],
+                                       .spent_nusd = sum.spent_nusd,
+                                       .suspense_nusd = sum.suspense_nusd,
+                                       .name = STR("key"),
+                                       .redacted = STR("tg_a...z")};
         memcpy(s->keys[i].hmac, w->key_hmac[i], SHA256_BYTES);
     }
     qsort(s->keys, WORLD_KEYS, sizeof(*s->keys), compare_keys);
@@ -103,7 +144,8 @@ struct snapshot *gateway_snapshot(struct world_sim *w)
     s->models = arena_array(&s->arena, 3, sizeof(*s->models));
     s->models[0] = (struct snap_model){.model_id = 2, .name = STR("m-big"), .context = 8192};
     s->models[1] = (struct snap_model){.model_id = 3, .name = STR("m-free")};
-    s->models[2] = (struct snap_model){.model_id = 1, .name = STR("m-small"), .context = 32768, .output_max = 4000};
+    s->models[2] = (struct snap_model){
+        .model_id = 1, .name = STR("m-small"), .context = 32768, .output_max = 4000};
     s->n_prices = 2;
     s->prices = arena_array(&s->arena, 2, sizeof(*s->prices));
     s->prices[0] = price_of(51, 1, 150000, 600001);
@@ -114,9 +156,13 @@ struct snapshot *gateway_snapshot(struct world_sim *w)
     s->n_workers = w->plan.workers;
     s->workers = arena_array(&s->arena, s->n_workers, sizeof(*s->workers));
     for (unsigned i = 0; i < s->n_workers; i++) {
-        s->workers[i] = (struct snap_worker){.worker_id = w->workers[i].worker_id, .url = str_c(w->workers[i].url),
-                                             .engine = (int16_t)w->workers[i].engine, .models = models, .n_models = 3,
-                                             .draining = w->workers[i].draining, .removed = w->workers[i].unlisted};
+        s->workers[i] = (struct snap_worker){.worker_id = w->workers[i].worker_id,
+                                             .url = str_c(w->workers[i].url),
+                                             .engine = (int16_t)w->workers[i].engine,
+                                             .models = models,
+                                             .n_models = 3,
+                                             .draining = w->workers[i].draining,
+                                             .removed = w->workers[i].unlisted};
     }
     return s;
 }
@@ -134,17 +180,20 @@ static bool seed_quotas(struct world_sim *w, struct err *e)
     struct quota *q = w->gw->quota;
 
     for (uint32_t i = 0; i < s->n_tenants; i++) {
-        quota_seed(q, s->tenants[i].tenant_id, 0, s->spent_period, s->tenants[i].spent_nusd);
+        quota_seed(q, s->tenants[i].tenant_id, 0, s->spent_period, s->tenants[i].spent_nusd + s->tenants[i].suspense_nusd);
     }
     for (uint32_t i = 0; i < s->n_keys; i++) {
-        quota_seed(q, s->keys[i].tenant_id, s->keys[i].key_id, s->spent_period, s->keys[i].spent_nusd);
+        quota_seed(q, s->keys[i].tenant_id, s->keys[i].key_id, s->spent_period,
+                   s->keys[i].spent_nusd + s->keys[i].suspense_nusd);
     }
-    return recover_rows(&w->gateway_host.env, WORLD_DIR, journal_epoch(w->gw->journal), s->spent_epoch, s->spent_seq, seed_row, q, e);
+    return recover_rows(&w->gateway_host.env, WORLD_DIR, journal_epoch(w->gw->journal),
+                        s->spent_epoch, s->spent_seq, seed_row, q, e);
 }
 
 static void say_record(struct world_sim *w, const struct record_stored *rec)
 {
-    static const char *const names[] = {"?", "OPEN", "DISPATCH", "PROGRESS", "CLOSE", "VOID", "CHECKPOINT"};
+    static const char *const names[] = {"?",     "OPEN", "DISPATCH",  "PROGRESS",
+                                        "CLOSE", "VOID", "CHECKPOINT"};
     const struct record *r = &rec->r;
     struct uuid request = r->open.request, event = r->dispatch.event;
 
@@ -154,11 +203,14 @@ static void say_record(struct world_sim *w, const struct record_stored *rec)
         request = r->close.request;
         event = r->close.event;
     }
-    sim_trace(w->sim, "journal %d-%llu %s request ..%02x%02x event ..%02x%02x outcome %d", rec->epoch, (unsigned long long)rec->lsn, names[r->type],
-              request.b[14], request.b[15], event.b[14], event.b[15], r->type == RECORD_CLOSE ? r->close.outcome : 0);
+    sim_trace(w->sim, "journal %d-%llu %s request ..%02x%02x event ..%02x%02x outcome %d",
+              rec->epoch, (unsigned long long)rec->lsn, names[r->type], request.b[14],
+              request.b[15], event.b[14], event.b[15],
+              r->type == RECORD_CLOSE ? r->close.outcome : 0);
 }
 
-/* Which attempts the journal knows nothing of: their DISPATCH was in memory when the process died. */
+/* Which attempts the journal knows nothing of: their DISPATCH was in memory when the process died.
+ */
 static void count_window(struct world_sim *w)
 {
     struct err e = {.code = ERR_NONE};
@@ -167,13 +219,17 @@ static void count_window(struct world_sim *w)
     bool *known = mem_new(WORLD_ATTEMPTS_MAX);
     enum journal_read got;
 
-    while (r != NULL && ((got = journal_read(r, rec, &e)) == JOURNAL_READ_RECORD || got == JOURNAL_READ_TORN)) {
-        const struct uuid *event = rec->r.type == RECORD_DISPATCH ? &rec->r.dispatch.event : rec->r.type == RECORD_CLOSE ? &rec->r.close.event : NULL;
+    while (r != NULL &&
+           ((got = journal_read(r, rec, &e)) == JOURNAL_READ_RECORD || got == JOURNAL_READ_TORN)) {
+        const struct uuid *event = rec->r.type == RECORD_DISPATCH ? &rec->r.dispatch.event
+                                   : rec->r.type == RECORD_CLOSE  ? &rec->r.close.event
+                                                                  : NULL;
 
         if (got == JOURNAL_READ_RECORD) {
             say_record(w, rec);
         }
-        for (uint32_t i = 0; got == JOURNAL_READ_RECORD && event != NULL && i < w->n_attempts; i++) {
+        for (uint32_t i = 0; got == JOURNAL_READ_RECORD && event != NULL && i < w->n_attempts;
+             i++) {
             known[i] |= uuid_eq(w->attempts[i].event, *event);
         }
     }
@@ -181,12 +237,14 @@ static void count_window(struct world_sim *w)
     for (uint32_t i = 0; i < w->n_attempts; i++) {
         struct sim_attempt *a = &w->attempts[i];
 
-        if (w->lives > 0 && !known[i] && !a->lost && !uuid_is_zero(a->event) && store_row_of_event(&w->store, a->event) == NULL) {
+        if (w->lives > 0 && !known[i] && !a->lost && !uuid_is_zero(a->event) &&
+            store_row_of_event(&w->store, a->event) == NULL) {
             a->lost = true;
             w->window.attempts++;
             w->window.tokens += a->generated;
             sim_trace(w->sim, "attempt %u is lost with the kill: %u tokens", i, a->generated);
-            if (w->died_us - u64_min(a->began_us, w->died_us) > 1000000 && w->plan.disk_fulls == 0 && !w->plan.fsync_fails) {
+            if (w->died_us - u64_min(a->began_us, w->died_us) > 1000000 &&
+                w->plan.disk_fulls == 0 && !w->options.fsync_fails) {
                 sim_fail(w->sim, "attempt %u: its DISPATCH was not on the disk after a second", i);
             }
         }
@@ -195,12 +253,18 @@ static void count_window(struct world_sim *w)
     mem_free(rec);
 }
 
-/* What main reads from Postgres, where control looks when there is none. */
+/* What main reads from Postgres, where control looks when there is none. While the store is away a
+ * restarted gateway has the file that an earlier life left. */
 static bool put_snapshot(struct world_sim *w, struct err *e)
 {
-    struct snapshot *s = gateway_snapshot(w);
-    bool ok = snapshot_save(s, &w->gateway_host.env, WORLD_DIR "/snapshot", e);
+    struct snapshot *s;
+    bool ok;
 
+    if (w->options.stale_snapshot && w->lives > 0 && w->store.down) {
+        return true;
+    }
+    s = gateway_snapshot(w);
+    ok = snapshot_save(s, &w->gateway_host.env, WORLD_DIR "/snapshot", e);
     snapshot_unref(s);
     return ok;
 }
@@ -209,7 +273,9 @@ static bool open_files(struct world_sim *w, struct err *e)
 {
     struct gateway *gw = w->gw;
     struct env *env = &w->gateway_host.env;
-    struct journal_options jo = {.dir = WORLD_DIR, .gateway_id = 1, .segment_bytes = (uint64_t)gw->config.journal_segment_bytes};
+    struct journal_options jo = {.dir = WORLD_DIR,
+                                 .gateway_id = 1,
+                                 .segment_bytes = (uint64_t)gw->config.journal_segment_bytes};
     struct ship_options so = {.dir = WORLD_DIR, .gateway_id = 1};
     struct ship_store store = store_as_ship_store(&w->store);
 
@@ -229,6 +295,21 @@ static bool open_files(struct world_sim *w, struct err *e)
     return true;
 }
 
+/* Budgets may stand past their limit from the start (suspense); from here on they only fill up. */
+static void note_seeds(struct world_sim *w)
+{
+    struct quota_scope_state s;
+
+    for (int32_t i = 0; i < WORLD_TENANTS; i++) {
+        (void)quota_state(w->gw->quota, i + 1, 0, &s);
+        w->tenant_seed_nusd[i] = s.spent_nusd;
+    }
+    for (int32_t i = 0; i < WORLD_KEYS; i++) {
+        (void)quota_state(w->gw->quota, 1 + i / 2, 100 + i, &s);
+        w->key_seed_nusd[i] = s.spent_nusd;
+    }
+}
+
 static void recovered_now(struct control *c)
 {
     struct world_sim *w = CONTAINER_OF(c, struct world_sim, control);
@@ -246,6 +327,7 @@ static void recovered_now(struct control *c)
     http_server_listen(w->gw->loop[0]->server, sock, NULL, HTTP_H1_H2);
     atomic_store(&w->gw->ready, true);
     w->up = true;
+    note_seeds(w);
     sim_trace(w->sim, "gateway up, life %u", w->lives);
 }
 
@@ -264,8 +346,8 @@ bool gateway_start(struct world_sim *w)
     gw->index = whohas_new((size_t)gw->config.whohas_bytes);
     gw->quota = quota_new();
     gw->control = &w->control;
-    if (!put_snapshot(w, &e) || !control_start(&w->control, gw, env, &e) || !open_files(w, &e) || !seed_quotas(w, &e) ||
-        (gw->loop[0] = loop_new(gw, 0, env, w->control.world, &e)) == NULL) {
+    if (!put_snapshot(w, &e) || !control_start(&w->control, gw, env, &e) || !open_files(w, &e) ||
+        !seed_quotas(w, &e) || (gw->loop[0] = loop_new(gw, 0, env, w->control.world, &e)) == NULL) {
         sim_trace(w->sim, "gateway does not start: %s", e.text);
         if (w->sim->faults.file_full + w->sim->faults.file_sync == 0 && !w->gateway_host.dead) {
             sim_fail(w->sim, "gateway does not start: %s", e.text);
@@ -275,7 +357,8 @@ bool gateway_start(struct world_sim *w)
         }
         return false;
     }
-    sim_trace(w->sim, "gateway starts, epoch %d: %zu orphans, %zu voids", journal_epoch(gw->journal), w->recovered.n_orphans, w->recovered.voids);
+    sim_trace(w->sim, "gateway starts, epoch %d: %zu orphans, %zu voids",
+              journal_epoch(gw->journal), w->recovered.n_orphans, w->recovered.voids);
     w->lives++;
     w->recovering = true;
     control_recover(&w->control, &w->recovered, recovered_now);
@@ -315,9 +398,11 @@ static void free_all(struct world_sim *w)
     arena_fini(&gw->arena);
     mem_free(gw);
     w->gw = NULL;
-    if (h->n_timers + h->n_wakes + h->n_files + h->n_lookups + sim_net_count(h) > 0 || !list_is_empty(&h->tasks)) {
-        sim_fail(w->sim, "a freed gateway leaves %u timers, %u wakes, %u files, %u look-ups, %u sockets", h->n_timers, h->n_wakes, h->n_files,
-                 h->n_lookups, sim_net_count(h));
+    if (h->n_timers + h->n_wakes + h->n_files + h->n_lookups + sim_net_count(h) > 0 ||
+        !list_is_empty(&h->tasks)) {
+        sim_fail(w->sim,
+                 "a freed gateway leaves %u timers, %u wakes, %u files, %u look-ups, %u sockets",
+                 h->n_timers, h->n_wakes, h->n_files, h->n_lookups, sim_net_count(h));
     }
 }
 
@@ -326,13 +411,15 @@ void gateway_bury(struct world_sim *w)
     CHECK(w->gateway_host.dead && w->gw != NULL);
     w->up = false;
     w->died_us = w->sim->now_us;
-    for (int i = 0; i < DYING_ROUNDS_MAX && w->recovering; i++) { /* its questions fail; then the run frees itself */
+    for (int i = 0; i < DYING_ROUNDS_MAX && w->recovering;
+         i++) { /* its questions fail; then the run frees itself */
         sim_net_tell_lost(&w->gateway_host);
         sim_host_fire_timers(&w->gateway_host);
     }
     CHECK(!w->recovering);
     free_all(w);
-    env_timer_arm(&w->workers[0].host.env, &w->restart_timer, w->sim->now_us + sim_range(&w->rng, 1000, RESTART_MAX_US));
+    env_timer_arm(&w->workers[0].host.env, &w->restart_timer,
+                  w->sim->now_us + sim_range(&w->rng, 1000, RESTART_MAX_US));
 }
 
 /* What control does when Postgres tells of a change. */

@@ -18,8 +18,8 @@ struct h2_link {
     nghttp2_session *session;
     struct buf out;
     struct client *users[WORLD_CLIENTS_MAX]; /* by place; NULL: free */
-    unsigned lives; /* of the gateway when it was made */
-    bool going;     /* GOAWAY came: no new stream */
+    unsigned lives;                          /* of the gateway when it was made */
+    bool going;                              /* GOAWAY came: no new stream */
     char name[16];
 };
 
@@ -47,8 +47,8 @@ static void user_drop(struct h2_link *l, struct client *c)
     c->h2_stream = 0;
 }
 
-static int on_header(nghttp2_session *s, const nghttp2_frame *f, const uint8_t *name, size_t name_n, const uint8_t *value, size_t value_n,
-                     uint8_t flags, void *user)
+static int on_header(nghttp2_session *s, const nghttp2_frame *f, const uint8_t *name, size_t name_n,
+                     const uint8_t *value, size_t value_n, uint8_t flags, void *user)
 {
     struct client *c = user_of(user, f->hd.stream_id);
     uint64_t status;
@@ -62,12 +62,14 @@ static int on_header(nghttp2_session *s, const nghttp2_frame *f, const uint8_t *
         c->in.status = str_u64(str_of(value, value_n), &status) ? (unsigned)status : 0;
         buf_c(&c->in.head, "HTTP/2\r\n");
     } else {
-        buf_printf(&c->in.head, STR_FMT ": " STR_FMT "\r\n", STR_ARG(str_of(name, name_n)), STR_ARG(str_of(value, value_n)));
+        buf_printf(&c->in.head, STR_FMT ": " STR_FMT "\r\n", STR_ARG(str_of(name, name_n)),
+                   STR_ARG(str_of(value, value_n)));
     }
     return 0;
 }
 
-static int on_data(nghttp2_session *s, uint8_t flags, int32_t stream, const uint8_t *p, size_t n, void *user)
+static int on_data(nghttp2_session *s, uint8_t flags, int32_t stream, const uint8_t *p, size_t n,
+                   void *user)
 {
     struct h2_link *l = user;
     struct client *c = user_of(l, stream);
@@ -92,7 +94,9 @@ static int on_close(nghttp2_session *s, int32_t stream, uint32_t code, void *use
     (void)s;
     if (c != NULL) {
         user_drop(l, c);
-        c->h2_closed = code == NGHTTP2_NO_ERROR ? H2_ENDED : code == NGHTTP2_REFUSED_STREAM ? H2_REFUSED : H2_BROKEN;
+        c->h2_closed = code == NGHTTP2_NO_ERROR         ? H2_ENDED
+                       : code == NGHTTP2_REFUSED_STREAM ? H2_REFUSED
+                                                        : H2_BROKEN;
         env_timer_disarm(&c->host.env, &c->h2_timer);
         env_timer_arm(&c->host.env, &c->h2_timer, l->w->sim->now_us);
     }
@@ -118,7 +122,8 @@ static nghttp2_session *session_new(struct h2_link *l)
     nghttp2_session_callbacks *cb;
     nghttp2_option *option;
     nghttp2_session *s;
-    nghttp2_settings_entry window = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, (uint32_t)sim_range(&l->w->rng, 1, 40000)};
+    nghttp2_settings_entry window = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE,
+                                     (uint32_t)sim_range(&l->w->rng, 1, 40000)};
 
     CHECK(nghttp2_session_callbacks_new(&cb) == 0 && nghttp2_option_new(&option) == 0);
     nghttp2_session_callbacks_set_on_header_callback(cb, on_header);
@@ -157,7 +162,9 @@ static void link_lost(struct h2_link *l, bool by_us)
 
         if (c != NULL) {
             user_drop(l, c);
-            c->h2_closed = killed || l->lives != l->w->lives || !l->w->up || l->w->drained ? H2_KILLED : H2_BROKEN;
+            c->h2_closed = killed || l->lives != l->w->lives || !l->w->up || l->w->drained
+                               ? H2_KILLED
+                               : H2_BROKEN;
             env_timer_disarm(&c->host.env, &c->h2_timer);
             env_timer_arm(&c->host.env, &c->h2_timer, l->w->sim->now_us);
         }
@@ -205,7 +212,8 @@ static void link_pump(struct h2_link *l)
             buf_consume(&l->out, (size_t)n);
         }
     }
-    if (nghttp2_session_want_read(l->session) == 0 && nghttp2_session_want_write(l->session) == 0 && l->out.len == 0) {
+    if (nghttp2_session_want_read(l->session) == 0 && nghttp2_session_want_write(l->session) == 0 &&
+        l->out.len == 0) {
         link_lost(l, false); /* after GOAWAY, with no stream left */
         return;
     }
@@ -232,7 +240,8 @@ static void link_open(struct h2_link *l)
 
 /* ---- streams ---- */
 
-static ssize_t give_body(nghttp2_session *s, int32_t stream, uint8_t *p, size_t n, uint32_t *flags, nghttp2_data_source *source, void *user)
+static ssize_t give_body(nghttp2_session *s, int32_t stream, uint8_t *p, size_t n, uint32_t *flags,
+                         nghttp2_data_source *source, void *user)
 {
     struct client *c = source->ptr;
 
@@ -250,7 +259,23 @@ static ssize_t give_body(nghttp2_session *s, int32_t stream, uint8_t *p, size_t 
 
 static nghttp2_nv field(const char *name, struct str value)
 {
-    return (nghttp2_nv){(uint8_t *)(uintptr_t)name, (uint8_t *)(uintptr_t)value.p, strlen(name), value.n, NGHTTP2_NV_FLAG_NONE};
+    return (nghttp2_nv){(uint8_t *)(uintptr_t)name, (uint8_t *)(uintptr_t)value.p, strlen(name),
+                        value.n, NGHTTP2_NV_FLAG_NONE};
+}
+
+static bool has_users(const struct h2_link *l)
+{
+    for (unsigned i = 0; i < WORLD_CLIENTS_MAX; i++) {
+        if (l->users[i] != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool h2_may_ask(const struct h2_link *l)
+{
+    return !l->going || !has_users(l);
 }
 
 void h2_ask(struct h2_link *l, struct client *c, struct str path, struct str key, struct str body)
@@ -261,8 +286,12 @@ void h2_ask(struct h2_link *l, struct client *c, struct str path, struct str key
 
     link_open(l);
     snprintf(auth, sizeof(auth), "Bearer " STR_FMT, STR_ARG(key));
-    nghttp2_nv fields[] = {field(":method", STR("POST")), field(":scheme", STR("http")),          field(":path", path),
-                           field(":authority", STR("gateway")), field("authorization", str_c(auth)), field("content-type", STR("application/json"))};
+    nghttp2_nv fields[] = {field(":method", STR("POST")),
+                           field(":scheme", STR("http")),
+                           field(":path", path),
+                           field(":authority", STR("gateway")),
+                           field("authorization", str_c(auth)),
+                           field("content-type", STR("application/json"))};
 
     while (l->users[place] != NULL) {
         place++;
@@ -302,12 +331,9 @@ void h2_read(struct h2_link *l, struct client *c)
 
 void h2_hang_up(struct h2_link *l, bool reset)
 {
-    for (unsigned i = 0; i < WORLD_CLIENTS_MAX; i++) {
-        if (l->users[i] != NULL) {
-            return;
-        }
+    if (!has_users(l)) {
+        link_lost(l, reset);
     }
-    link_lost(l, reset);
 }
 
 /* ---- life ---- */

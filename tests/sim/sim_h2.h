@@ -11,6 +11,8 @@ struct h2_link;
 
 struct h2_link *h2_link_new(struct world_sim *w, unsigned index);
 void h2_link_free(struct h2_link *l);
+/* false: the connection is going away and streams still run on it; ask again later. */
+bool h2_may_ask(const struct h2_link *l);
 /* Opens a stream for the client's ask; connects first if need be. Its end comes by client_h2_ended
  * or client_h2_lost, later. */
 void h2_ask(struct h2_link *l, struct client *c, struct str path, struct str key, struct str body);

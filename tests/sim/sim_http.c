@@ -45,13 +45,15 @@ struct str http_in_field(const struct http_in *in, const char *name)
 
 static void head_done(struct http_in *in)
 {
-    struct str length = http_in_field(in, "content-length"), coding = http_in_field(in, "transfer-encoding");
+    struct str length = http_in_field(in, "content-length"),
+               coding = http_in_field(in, "transfer-encoding");
     struct str line, rest;
     uint64_t status = 0;
 
     if (in->is_answer) {
-        if (!str_cut(buf_view(&in->head), '\r', &line, &rest) || !str_starts(line, STR("HTTP/1.1 ")) ||
-            line.n < 12 || !str_u64(str_of(line.p + 9, 3), &status)) {
+        if (!str_cut(buf_view(&in->head), '\r', &line, &rest) ||
+            !str_starts(line, STR("HTTP/1.1 ")) || line.n < 12 ||
+            !str_u64(str_of(line.p + 9, 3), &status)) {
             in->at = HTTP_IN_BROKEN;
             return;
         }
@@ -125,7 +127,10 @@ static bool step_size(struct http_in *in)
     }
     in->left = 0;
     for (const char *c = line; *c != '\0'; c++) {
-        int d = *c >= '0' && *c <= '9' ? *c - '0' : *c >= 'a' && *c <= 'f' ? *c - 'a' + 10 : *c >= 'A' && *c <= 'F' ? *c - 'A' + 10 : -1;
+        int d = *c >= '0' && *c <= '9'   ? *c - '0'
+                : *c >= 'a' && *c <= 'f' ? *c - 'a' + 10
+                : *c >= 'A' && *c <= 'F' ? *c - 'A' + 10
+                                         : -1;
 
         if (d < 0) {
             in->at = HTTP_IN_BROKEN;
@@ -133,7 +138,9 @@ static bool step_size(struct http_in *in)
         }
         in->left = in->left * 16 + (uint64_t)d;
     }
-    in->at = line[0] == '\0' ? HTTP_IN_BROKEN : in->left == 0 ? HTTP_IN_TRAILER : HTTP_IN_CHUNK_DATA;
+    in->at = line[0] == '\0' ? HTTP_IN_BROKEN
+             : in->left == 0 ? HTTP_IN_TRAILER
+                             : HTTP_IN_CHUNK_DATA;
     return true;
 }
 

@@ -1,4 +1,5 @@
-/* sim_net.c - stream sockets between hosts: bytes in order, late, in any pieces, until one end goes.
+/* sim_net.c - stream sockets between hosts: bytes in order, late, in any pieces, until one end
+ * goes.
  *
  * A socket's `rx` holds what its peer sent: rx[0 .. arrived) may be read, the rest is on its way.
  * Readiness is level-triggered: while a watched event holds, its callback comes again. */
@@ -8,17 +9,17 @@
 #include <errno.h>
 #include <netinet/in.h>
 
-#define READY_US 40        /* at most, until a watched event is told */
+#define READY_US 40 /* at most, until a watched event is told */
 #define STALL_US 500000
-#define RX_MIN 512         /* receive window: small ones make writers wait */
+#define RX_MIN 512 /* receive window: small ones make writers wait */
 #define RX_MAX 131072
 #define RX_HARD_MAX (RX_MAX * 2)
 #define LATENCY_MIN_US 20
 #define LATENCY_MAX_US 3000
 #define BACKLOG_MAX 4096
 #define SILENT_DEATH_US 2000000 /* a machine without power answers nothing for so long */
-#define UNANSWERED_US 20000000 /* of a connect that nobody answers */
-#define TELL_MAX 10000 /* callbacks of lost sockets */
+#define UNANSWERED_US 20000000  /* of a connect that nobody answers */
+#define TELL_MAX 10000          /* callbacks of lost sockets */
 
 enum sock_state {
     SOCK_LISTENER = 1,
@@ -198,7 +199,8 @@ static struct env_sock *sock_new(struct sim_host *h, enum sock_state state)
     s->host = h;
     s->id = ++sim->next_sock;
     s->state = state;
-    s->window = (size_t)sim_range(&sim->net, RX_MIN, sim_chance(&sim->net, 500) ? RX_MIN * 8 : RX_MAX);
+    s->window =
+        (size_t)sim_range(&sim->net, RX_MIN, sim_chance(&sim->net, 500) ? RX_MIN * 8 : RX_MAX);
     s->latency_us = sim_range(&sim->net, LATENCY_MIN_US, LATENCY_MAX_US);
     buf_init(&s->rx, RX_HARD_MAX);
     list_init(&s->node);
@@ -210,7 +212,8 @@ static struct env_sock *sock_new(struct sim_host *h, enum sock_state state)
     return s;
 }
 
-struct env_sock *sim_listen(struct env *e, const struct env_addr *a, bool reuse_port, struct err *err)
+struct env_sock *sim_listen(struct env *e, const struct env_addr *a, bool reuse_port,
+                            struct err *err)
 {
     struct sim_host *h = sim_host_of(e);
     struct env_sock *s;
@@ -384,7 +387,8 @@ void sim_shutdown(struct env *e, struct env_sock *s)
     }
 }
 
-/* The peer hears a reset when input was left unread or when asked to, else an end after the rest. */
+/* The peer hears a reset when input was left unread or when asked to, else an end after the rest.
+ */
 static void sock_end(struct env_sock *s, bool reset)
 {
     struct sim *sim = s->host->sim;
@@ -402,7 +406,9 @@ static void sock_end(struct env_sock *s, bool reset)
         peer->peer = NULL;
         peer->fin_sent = true;
         if (reset || s->rx.len > 0) {
-            buf_truncate(&peer->rx, size_max(peer->arrived, peer->rx.len - sim_below(&sim->net, peer->rx.len + 1)));
+            buf_truncate(
+                &peer->rx,
+                size_max(peer->arrived, peer->rx.len - sim_below(&sim->net, peer->rx.len + 1)));
             reset_send(peer, peer->latency_us);
         } else {
             arrive_arm(peer);
@@ -432,8 +438,8 @@ bool sim_sock_was_killed(const struct env_sock *s)
     return s->killed;
 }
 
-void sim_watch(struct env *e, struct env_sock *s, unsigned events, void (*ready)(void *ctx, unsigned events),
-               void *ctx)
+void sim_watch(struct env *e, struct env_sock *s, unsigned events,
+               void (*ready)(void *ctx, unsigned events), void *ctx)
 {
     (void)e;
     s->events = events;

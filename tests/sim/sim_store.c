@@ -1,5 +1,5 @@
-/* sim_store.c - Postgres as the shipper sees it: a cursor an epoch, rows, transactions that may fail
- * before, or be in although the answer never came. */
+/* sim_store.c - Postgres as the shipper sees it: a cursor an epoch, rows, transactions that may
+ * fail before, or be in although the answer never came. */
 #include "sim_world.h"
 
 void store_init(struct store_sim *s, struct world_sim *w)
@@ -27,10 +27,13 @@ static struct store_epoch *epoch_of(struct store_sim *s, int32_t epoch)
 
 static bool refuses(struct store_sim *s, struct err *e)
 {
-    return s->down || sim_chance(&s->rng, s->trouble) ? !err_set(e, ERR_UNAVAILABLE, "the store is away") : false;
+    return s->down || sim_chance(&s->rng, s->trouble)
+               ? !err_set(e, ERR_UNAVAILABLE, "the store is away")
+               : false;
 }
 
-static bool store_cursor(void *ctx, int32_t gateway_id, int32_t epoch, int64_t *last_seq, struct err *e)
+static bool store_cursor(void *ctx, int32_t gateway_id, int32_t epoch, int64_t *last_seq,
+                         struct err *e)
 {
     struct store_sim *s = ctx;
 
@@ -55,7 +58,8 @@ const struct entry *store_row_of_event(const struct store_sim *s, struct uuid ev
 static void row_add(struct store_sim *s, const struct entry *row)
 {
     if (store_row_of_event(s, row->event) != NULL) {
-        sim_fail(s->w->sim, "two rows for one event, the second in epoch %d seq %lld", row->gw_epoch, (long long)row->gw_seq);
+        sim_fail(s->w->sim, "two rows for one event, the second in epoch %d seq %lld",
+                 row->gw_epoch, (long long)row->gw_seq);
     }
     if (s->n == s->cap) {
         s->cap = s->cap == 0 ? 64 : s->cap * 2;
@@ -65,7 +69,8 @@ static void row_add(struct store_sim *s, const struct entry *row)
     s->rows[s->n++] = *row;
 }
 
-static bool store_commit(void *ctx, int32_t gateway_id, int32_t epoch, int64_t last_seq, const struct entry *rows, size_t n, struct err *e)
+static bool store_commit(void *ctx, int32_t gateway_id, int32_t epoch, int64_t last_seq,
+                         const struct entry *rows, size_t n, struct err *e)
 {
     struct store_sim *s = ctx;
     struct store_epoch *at = epoch_of(s, epoch);
@@ -75,18 +80,29 @@ static bool store_commit(void *ctx, int32_t gateway_id, int32_t epoch, int64_t l
         return false;
     }
     if (at->last_seq != last_seq) {
-        return err_set(e, ERR_CONFLICT, "the cursor stands at %lld, not %lld", (long long)at->last_seq, (long long)last_seq);
+        return err_set(e, ERR_CONFLICT, "the cursor stands at %lld, not %lld",
+                       (long long)at->last_seq, (long long)last_seq);
     }
     for (size_t i = 0; i < n; i++) {
         if (rows[i].gw_seq != last_seq + 1 + (int64_t)i || rows[i].gw_epoch != epoch) {
-            sim_fail(s->w->sim, "epoch %d: row %lld where %lld is due", epoch, (long long)rows[i].gw_seq, (long long)last_seq + 1 + (long long)i);
+            sim_fail(s->w->sim, "epoch %d: row %lld where %lld is due", epoch,
+                     (long long)rows[i].gw_seq, (long long)last_seq + 1 + (long long)i);
         }
         row_add(s, &rows[i]);
     }
     at->last_seq += (int64_t)n;
     sim_trace(s->w->sim, "store: epoch %d now at %lld", epoch, (long long)at->last_seq);
     /* The commit is in; its answer may be lost. */
-    return sim_chance(&s->rng, s->trouble) ? err_set(e, ERR_UNAVAILABLE, "the connection broke during commit") : true;
+    return sim_chance(&s->rng, s->trouble)
+               ? err_set(e, ERR_UNAVAILABLE, "the connection broke during commit")
+               : true;
+}
+
+int64_t store_suspense(const struct entry *row)
+{
+    int64_t rest = row->hold_nusd - money_nusd_ceil(money_of(row->cost_pusd));
+
+    return row->usage_state == USAGE_UNKNOWN && rest > 0 ? rest : 0;
 }
 
 struct ship_store store_as_ship_store(struct store_sim *s)

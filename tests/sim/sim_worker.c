@@ -1,8 +1,8 @@
 /* sim_worker.c - workers as the contracts describe them: ours and a foreign engine.
  *
- * Ours knows each event, counts tokens as it computes them, says the cumulative count in every chunk
- * when asked to, and answers /abort/{event}. A foreign one streams text and says a usage at the end,
- * if at all. Both stop when their client is gone. `trouble` makes requests go wrong. */
+ * Ours knows each event, counts tokens as it computes them, says the cumulative count in every
+ * chunk when asked to, and answers /abort/{event}. A foreign one streams text and says a usage at
+ * the end, if at all. Both stop when their client is gone. `trouble` makes requests go wrong. */
 #include "sim_world.h"
 
 #include <errno.h>
@@ -20,15 +20,15 @@ enum fate {
     FATE_429,
     FATE_400,
     FATE_500,
-    FATE_CUT_EARLY,  /* closes before a head */
-    FATE_CUT,        /* closes in mid-stream */
+    FATE_CUT_EARLY, /* closes before a head */
+    FATE_CUT,       /* closes in mid-stream */
     FATE_RESET,
-    FATE_HANG,       /* says nothing more */
+    FATE_HANG,        /* says nothing more */
     FATE_ERROR_EARLY, /* an error inside the 200 */
     FATE_ERROR_LATE,
-    FATE_GARBAGE,    /* an event that is not JSON */
-    FATE_NO_FINISH,  /* a clean end without a reason */
-    FATE_NO_DONE,    /* a reason, then the end without [DONE] */
+    FATE_GARBAGE,   /* an event that is not JSON */
+    FATE_NO_FINISH, /* a clean end without a reason */
+    FATE_NO_DONE,   /* a reason, then the end without [DONE] */
 };
 
 struct worker_conn {
@@ -56,7 +56,8 @@ int worker_token(const struct world_sim *w, uint32_t attempt, uint32_t i, char o
 {
     static const char *const tails[] = {"", "\xc3\xa9", " ", "\n\"", "\\"};
 
-    return snprintf(out, 64, "[%u.%u.%u]%s", w->attempts[attempt].ask, attempt, i, tails[(i * 7 + attempt) % ARRAY_LEN(tails)]);
+    return snprintf(out, 64, "[%u.%u.%u]%s", w->attempts[attempt].ask, attempt, i,
+                    tails[(i * 7 + attempt) % ARRAY_LEN(tails)]);
 }
 
 static struct sim_attempt *attempt_of(const struct worker_conn *c)
@@ -72,7 +73,8 @@ static void attempt_end(struct worker_conn *c, const char *state)
         a->running = false;
         a->state = state;
         a->ended_us = now(c->k);
-        sim_trace(c->k->w->sim, "%s attempt %u ends: %s, %u tokens", c->k->name, c->attempt - 1, state, a->generated);
+        sim_trace(c->k->w->sim, "%s attempt %u ends: %s, %u tokens", c->k->name, c->attempt - 1,
+                  state, a->generated);
     }
 }
 
@@ -94,10 +96,13 @@ static void conn_free(struct worker_conn *c, bool reset)
 
 /* ---- answers ---- */
 
-static void answer(struct worker_conn *c, unsigned status, const char *type, const char *extra, struct str body)
+static void answer(struct worker_conn *c, unsigned status, const char *type, const char *extra,
+                   struct str body)
 {
-    buf_printf(&c->out, "HTTP/1.1 %u x\r\ncontent-type: %s\r\nx-tollgate-worker-epoch: %llu\r\n%scontent-length: %zu\r\n\r\n", status, type,
-               (unsigned long long)c->k->epoch, extra, body.n);
+    buf_printf(&c->out,
+               "HTTP/1.1 %u x\r\ncontent-type: %s\r\nx-tollgate-worker-epoch: "
+               "%llu\r\n%scontent-length: %zu\r\n\r\n",
+               status, type, (unsigned long long)c->k->epoch, extra, body.n);
     buf_str(&c->out, body);
 }
 
@@ -120,8 +125,11 @@ static void chunks_end(struct worker_conn *c)
 
 static void usage_write(const struct sim_attempt *a, struct buf *b)
 {
-    buf_printf(b, "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%u,\"total_tokens\":%lld,\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
-               (long long)a->prompt, a->generated, (long long)a->prompt + a->generated, (long long)a->cached);
+    buf_printf(b,
+               "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%u,\"total_tokens\":%lld,"
+               "\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
+               (long long)a->prompt, a->generated, (long long)a->prompt + a->generated,
+               (long long)a->cached);
 }
 
 /* Tokens from .. to - 1 as one event; reason NULL: not the end. */
@@ -136,11 +144,12 @@ static void event_write(struct worker_conn *c, uint32_t from, uint32_t to, const
     for (uint32_t i = from; i < to; i++) {
         buf_append(&text, token, (size_t)worker_token(c->k->w, c->attempt - 1, i, token));
     }
-    buf_printf(&b, "data: {\"id\":\"x\",\"object\":\"%s\",\"choices\":[{\"index\":0,%s", c->chat ? "chat.completion.chunk" : "text_completion",
+    buf_printf(&b, "data: {\"id\":\"x\",\"object\":\"%s\",\"choices\":[{\"index\":0,%s",
+               c->chat ? "chat.completion.chunk" : "text_completion",
                c->chat ? "\"delta\":{\"content\":" : "\"text\":");
     json_write_string(&b, buf_view(&text));
-    buf_printf(&b, "%s,\"finish_reason\":%s%s%s}]", c->chat ? "}" : "", reason != NULL ? "\"" : "", reason != NULL ? reason : "null",
-               reason != NULL ? "\"" : "");
+    buf_printf(&b, "%s,\"finish_reason\":%s%s%s}]", c->chat ? "}" : "", reason != NULL ? "\"" : "",
+               reason != NULL ? reason : "null", reason != NULL ? "\"" : "");
     if (c->usage_each) {
         buf_byte(&b, ',');
         usage_write(a, &b);
@@ -179,7 +188,9 @@ static void whole_answer(struct worker_conn *c, const char *reason)
     for (uint32_t i = 0; i < a->generated; i++) {
         buf_append(&text, token, (size_t)worker_token(c->k->w, c->attempt - 1, i, token));
     }
-    buf_c(&b, c->chat ? "{\"id\":\"x\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":" : "{\"id\":\"x\",\"choices\":[{\"index\":0,\"text\":");
+    buf_c(&b, c->chat ? "{\"id\":\"x\",\"choices\":[{\"index\":0,\"message\":{\"role\":"
+                        "\"assistant\",\"content\":"
+                      : "{\"id\":\"x\",\"choices\":[{\"index\":0,\"text\":");
     json_write_string(&b, buf_view(&text));
     buf_printf(&b, "%s,\"finish_reason\":\"%s\"}],", c->chat ? "}" : "", reason);
     usage_write(a, &b);
@@ -247,7 +258,8 @@ static bool fate_strikes(struct worker_conn *c)
     case FATE_ERROR_LATE:
         attempt_end(c, "aborted");
         if (c->stream) {
-            chunk(c, STR("data: {\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"code\":500}}\n\n"));
+            chunk(c, STR("data: {\"error\":{\"message\":\"out of "
+                         "memory\",\"type\":\"server_error\",\"code\":500}}\n\n"));
             chunks_end(c);
         } else {
             answer_json(c, 500, "", "{\"error\":{\"message\":\"out of memory\"}}");
@@ -269,7 +281,8 @@ static void generate_fire(struct env_timer *t)
     struct worker_sim *k = c->k;
     struct sim_attempt *a = attempt_of(c);
     enum fate fate = c->fate;
-    uint32_t from = a->generated, step = (uint32_t)sim_range(&k->rng, 1, sim_chance(&k->rng, 200) ? 8 : 1);
+    uint32_t from = a->generated,
+             step = (uint32_t)sim_range(&k->rng, 1, sim_chance(&k->rng, 200) ? 8 : 1);
 
     if (fate_strikes(c)) {
         if (fate == FATE_RESET) {
@@ -286,10 +299,14 @@ static void generate_fire(struct env_timer *t)
     }
     if (c->stream && !c->sent_role) {
         c->sent_role = true;
-        buf_printf(&c->out, "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-tollgate-worker-epoch: %llu\r\ntransfer-encoding: chunked\r\n\r\n",
+        buf_printf(&c->out,
+                   "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-tollgate-worker-epoch: "
+                   "%llu\r\ntransfer-encoding: chunked\r\n\r\n",
                    (unsigned long long)k->epoch);
         if (c->chat && sim_chance(&k->rng, 500)) {
-            chunk(c, STR("data: {\"id\":\"x\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n"));
+            chunk(c, STR("data: "
+                         "{\"id\":\"x\",\"choices\":[{\"index\":0,\"delta\":{\"role\":"
+                         "\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n"));
         }
     }
     a->generated = a->generated + step < a->goal ? a->generated + step : a->goal;
@@ -317,10 +334,13 @@ static void generate_fire(struct env_timer *t)
 
 static enum fate draw_fate(struct worker_sim *k)
 {
-    static const enum fate fates[] = {FATE_503, FATE_503, FATE_429, FATE_400, FATE_500, FATE_CUT_EARLY, FATE_CUT, FATE_CUT, FATE_RESET, FATE_RESET,
-                                      FATE_HANG, FATE_ERROR_EARLY, FATE_ERROR_LATE, FATE_GARBAGE, FATE_NO_FINISH, FATE_NO_DONE};
+    static const enum fate fates[] = {
+        FATE_503,        FATE_503,     FATE_429,       FATE_400,    FATE_500,  FATE_CUT_EARLY,
+        FATE_CUT,        FATE_CUT,     FATE_RESET,     FATE_RESET,  FATE_HANG, FATE_ERROR_EARLY,
+        FATE_ERROR_LATE, FATE_GARBAGE, FATE_NO_FINISH, FATE_NO_DONE};
 
-    return sim_chance(&k->rng, k->trouble) ? fates[sim_below(&k->rng, ARRAY_LEN(fates))] : FATE_WELL;
+    return sim_chance(&k->rng, k->trouble) ? fates[sim_below(&k->rng, ARRAY_LEN(fates))]
+                                           : FATE_WELL;
 }
 
 static uint32_t ask_of_prompt(struct str p)
@@ -328,7 +348,10 @@ static uint32_t ask_of_prompt(struct str p)
     struct str head, rest;
     uint64_t id;
 
-    return str_starts(p, STR("ask#")) && str_cut(str_of(p.p + 4, p.n - 4), ' ', &head, &rest) && str_u64(head, &id) ? (uint32_t)id : 0;
+    return str_starts(p, STR("ask#")) && str_cut(str_of(p.p + 4, p.n - 4), ' ', &head, &rest) &&
+                   str_u64(head, &id)
+               ? (uint32_t)id
+               : 0;
 }
 
 static void read_body(struct worker_conn *c, struct sim_attempt *a, int64_t *max_tokens)
@@ -345,7 +368,8 @@ static void read_body(struct worker_conn *c, struct sim_attempt *a, int64_t *max
         *max_tokens = -1;
     }
     messages = json_get(root, STR("messages"));
-    v = messages != NULL && messages->type == JSON_ARRAY ? json_get(messages->child, STR("content")) : json_get(root, STR("prompt"));
+    v = messages != NULL && messages->type == JSON_ARRAY ? json_get(messages->child, STR("content"))
+                                                         : json_get(root, STR("prompt"));
     if (root == NULL || v == NULL || v->type != JSON_STRING) {
         sim_fail(c->k->w->sim, "%s got a body that it cannot read: %s", c->k->name, e.text);
     } else {
@@ -368,11 +392,13 @@ static bool is_tombed(struct worker_sim *k, struct uuid event)
 static void read_headers(struct worker_conn *c, struct sim_attempt *a)
 {
     struct world_sim *w = c->k->w;
-    struct str auth = http_in_field(&c->in, "authorization"), event = http_in_field(&c->in, "x-tollgate-event");
+    struct str auth = http_in_field(&c->in, "authorization"),
+               event = http_in_field(&c->in, "x-tollgate-event");
     uint64_t number = 0;
 
     if (c->k->engine != ENGINE_TOLLGATE) {
-        if (auth.p != NULL || event.p != NULL || http_in_field(&c->in, "x-tollgate-prefix-key").p != NULL) {
+        if (auth.p != NULL || event.p != NULL ||
+            http_in_field(&c->in, "x-tollgate-prefix-key").p != NULL) {
             sim_fail(w->sim, "%s is foreign and got what only our workers may see", c->k->name);
         }
         a->number = 1;
@@ -380,7 +406,8 @@ static void read_headers(struct worker_conn *c, struct sim_attempt *a)
     }
     c->usage_each = str_eq(http_in_field(&c->in, "x-tollgate-usage"), STR("each"));
     if (!str_eq(auth, STR("Bearer " WORLD_WORKER_KEY)) || !uuid_parse(event, &a->event) ||
-        !str_u64(http_in_field(&c->in, "x-tollgate-attempt"), &number) || number < 1 || !c->usage_each) {
+        !str_u64(http_in_field(&c->in, "x-tollgate-attempt"), &number) || number < 1 ||
+        !c->usage_each) {
         sim_fail(w->sim, "%s got a request without its headers", c->k->name);
     }
     a->number = number;
@@ -395,13 +422,15 @@ static bool answer_fate(struct worker_conn *c)
 {
     switch (c->fate) {
     case FATE_503:
-        answer_json(c, 503, sim_chance(&c->k->rng, 500) ? "retry-after: 2\r\n" : "", "{\"error\":{\"message\":\"busy\"}}");
+        answer_json(c, 503, sim_chance(&c->k->rng, 500) ? "retry-after: 2\r\n" : "",
+                    "{\"error\":{\"message\":\"busy\"}}");
         return true;
     case FATE_429:
         answer_json(c, 429, "retry-after: 1\r\n", "{\"error\":{\"message\":\"queue full\"}}");
         return true;
     case FATE_400:
-        answer_json(c, 400, "", "{\"error\":{\"message\":\"bad\",\"type\":\"BadRequestError\",\"code\":400}}");
+        answer_json(c, 400, "",
+                    "{\"error\":{\"message\":\"bad\",\"type\":\"BadRequestError\",\"code\":400}}");
         return true;
     case FATE_500:
         answer_json(c, 500, "", "oops");
@@ -411,8 +440,10 @@ static bool answer_fate(struct worker_conn *c)
         return true;
     case FATE_ERROR_EARLY:
         if (c->stream) {
-            buf_c(&c->out, "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n");
-            chunk(c, STR("data: {\"error\":{\"message\":\"cuda error\",\"type\":\"server_error\",\"code\":500}}\n\n"));
+            buf_c(&c->out, "HTTP/1.1 200 OK\r\ncontent-type: "
+                           "text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n");
+            chunk(c, STR("data: {\"error\":{\"message\":\"cuda "
+                         "error\",\"type\":\"server_error\",\"code\":500}}\n\n"));
             chunks_end(c);
         } else {
             answer_json(c, 200, "", "{\"error\":{\"message\":\"cuda error\",\"code\":500}}");
@@ -434,13 +465,18 @@ static void take_request(struct worker_conn *c, bool chat)
 
     CHECK(w->n_attempts < WORLD_ATTEMPTS_MAX);
     c->attempt = ++w->n_attempts;
-    *a = (struct sim_attempt){.worker = k->index, .epoch = k->epoch, .running = true, .state = "running", .began_us = now(k)};
+    *a = (struct sim_attempt){.worker = k->index,
+                              .epoch = k->epoch,
+                              .running = true,
+                              .state = "running",
+                              .began_us = now(k)};
     c->chat = chat;
     c->sent_role = false;
     read_headers(c, a);
     read_body(c, a, &max_tokens);
     a->cached = (int64_t)sim_below(&k->rng, (uint64_t)a->prompt + 1);
-    a->goal = max_tokens >= 0 && want > (uint64_t)max_tokens ? (uint32_t)max_tokens : (uint32_t)want;
+    a->goal =
+        max_tokens >= 0 && want > (uint64_t)max_tokens ? (uint32_t)max_tokens : (uint32_t)want;
     if (k->trouble > 0 && sim_chance(&k->rng, ROGUE_PERMILLE)) {
         a->rogue = true;
         a->prompt *= 20;
@@ -449,8 +485,8 @@ static void take_request(struct worker_conn *c, bool chat)
     c->fate = draw_fate(k);
     c->fate_at = (uint32_t)sim_below(&k->rng, a->goal + 1);
     c->finish_with_text = sim_chance(&k->rng, 200);
-    sim_trace(w->sim, "%s attempt %u: ask %u number %llu goal %u fate %d at %u", k->name, c->attempt - 1, a->ask, (unsigned long long)a->number,
-              a->goal, c->fate, c->fate_at);
+    sim_trace(w->sim, "%s attempt %u: ask %u number %llu goal %u fate %d at %u", k->name,
+              c->attempt - 1, a->ask, (unsigned long long)a->number, a->goal, c->fate, c->fate_at);
     if ((k->engine == ENGINE_TOLLGATE && is_tombed(k, a->event)) || answer_fate(c)) {
         if (c->out.len == 0 && !c->closing) {
             answer_json(c, 503, "", "{\"error\":{\"message\":\"aborted\"}}");
@@ -487,7 +523,8 @@ static void take_receipt(struct worker_conn *c, struct str event, bool abort)
     struct uuid u;
     char body[160];
 
-    if (!str_eq(http_in_field(&c->in, "authorization"), STR("Bearer " WORLD_WORKER_KEY)) || !uuid_parse(event, &u)) {
+    if (!str_eq(http_in_field(&c->in, "authorization"), STR("Bearer " WORLD_WORKER_KEY)) ||
+        !uuid_parse(event, &u)) {
         sim_fail(w->sim, "%s: a bad receipt request", k->name);
         return;
     }
@@ -506,8 +543,9 @@ static void take_receipt(struct worker_conn *c, struct str event, bool abort)
             conn_watch(runs);
         }
         sim_trace(w->sim, "%s receipt of attempt %u: %s %u", k->name, i, a->state, a->generated);
-        snprintf(body, sizeof(body), "{\"state\":\"%s\",\"prompt\":%lld,\"cached\":%lld,\"completion\":%u}", a->state, (long long)a->prompt,
-                 (long long)a->cached, a->generated);
+        snprintf(body, sizeof(body),
+                 "{\"state\":\"%s\",\"prompt\":%lld,\"cached\":%lld,\"completion\":%u}", a->state,
+                 (long long)a->prompt, (long long)a->cached, a->generated);
         answer_json(c, 200, "", body);
         return;
     }
@@ -531,9 +569,10 @@ static void kv_fire(struct env_timer *t)
     char line[128];
 
     if (sim_chance(&k->rng, 500)) {
-        k->kv_seq += sim_chance(&k->rng, k->trouble / 10) ? 2 : 1; /* a gap: the reader starts over */
-        snprintf(line, sizeof(line), "{\"seq\":%llu,\"stored\":[\"%016llx\"],\"removed\":[]}\n", (unsigned long long)k->kv_seq,
-                 (unsigned long long)sim_rng_next(&k->rng));
+        k->kv_seq +=
+            sim_chance(&k->rng, k->trouble / 10) ? 2 : 1; /* a gap: the reader starts over */
+        snprintf(line, sizeof(line), "{\"seq\":%llu,\"stored\":[\"%016llx\"],\"removed\":[]}\n",
+                 (unsigned long long)k->kv_seq, (unsigned long long)sim_rng_next(&k->rng));
     } else {
         snprintf(line, sizeof(line), "{\"seq\":%llu}\n", (unsigned long long)k->kv_seq);
     }
@@ -547,9 +586,12 @@ static void take_kv(struct worker_conn *c)
     char line[160];
 
     c->kv = true;
-    buf_c(&c->out, "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n");
-    snprintf(line, sizeof(line), "{\"publisher\":\"%s\",\"epoch\":%llu,\"seq\":%llu,\"snapshot\":[\"%016llx\"]}\n", c->k->name,
-             (unsigned long long)c->k->epoch, (unsigned long long)c->k->kv_seq, (unsigned long long)sim_rng_next(&c->k->rng));
+    buf_c(&c->out, "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: "
+                   "chunked\r\n\r\n");
+    snprintf(line, sizeof(line),
+             "{\"publisher\":\"%s\",\"epoch\":%llu,\"seq\":%llu,\"snapshot\":[\"%016llx\"]}\n",
+             c->k->name, (unsigned long long)c->k->epoch, (unsigned long long)c->k->kv_seq,
+             (unsigned long long)sim_rng_next(&c->k->rng));
     kv_line(c, line);
     c->timer.fire = kv_fire;
     env_timer_arm(&c->k->host.env, &c->timer, now(c->k) + KV_BEAT_US);
@@ -559,7 +601,9 @@ static void take_metrics(struct worker_conn *c)
 {
     char body[200];
 
-    snprintf(body, sizeof(body), "# x\nvllm:kv_cache_usage_perc{a=\"b\"} 0.%llu\nvllm:num_requests_waiting 0\nvllm:num_requests_running 1\n",
+    snprintf(body, sizeof(body),
+             "# x\nvllm:kv_cache_usage_perc{a=\"b\"} 0.%llu\nvllm:num_requests_waiting "
+             "0\nvllm:num_requests_running 1\n",
              (unsigned long long)sim_below(&c->k->rng, 90));
     answer(c, 200, "text/plain", "", str_c(body));
 }
@@ -647,7 +691,8 @@ static void conn_ready(void *ctx, unsigned events)
 
 static void conn_watch(struct worker_conn *c)
 {
-    env_watch(&c->k->host.env, c->sock, ENV_READ | (c->out.len > 0 || c->closing ? ENV_WRITE : 0), conn_ready, c);
+    env_watch(&c->k->host.env, c->sock, ENV_READ | (c->out.len > 0 || c->closing ? ENV_WRITE : 0),
+              conn_ready, c);
 }
 
 static void listener_ready(void *ctx, unsigned events)

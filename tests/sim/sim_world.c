@@ -6,9 +6,9 @@
 #include <stdio.h>
 
 #define TROUBLE_MAX_US 25000000
-#define OPERATOR_US 1200000     /* between two of its deeds, about */
-#define QUIET_MAX_US 400000000  /* after the trouble: all must have ended by then */
-#define SETTLE_US 3000000       /* idle for so long is quiet */
+#define OPERATOR_US 1200000    /* between two of its deeds, about */
+#define QUIET_MAX_US 400000000 /* after the trouble: all must have ended by then */
+#define SETTLE_US 3000000      /* idle for so long is quiet */
 #define ASKS_PER_CLIENT_MAX 7
 #define TURNS_MAX 20000000
 #define DRAIN_GRACE_US 12000000 /* of drain_us, lingering connections and settling */
@@ -17,12 +17,14 @@
 
 static int64_t draw_budget(struct sim_rng *r)
 {
-    return (int64_t)sim_range(r, 4, sim_chance(r, 500) ? 30 : 600) * 100000000; /* 0.0004 to 0.06 USD */
+    return (int64_t)sim_range(r, 4, sim_chance(r, 500) ? 30 : 600) *
+           100000000; /* 0.0004 to 0.06 USD */
 }
 
 static void draw_limits(struct world_sim *w)
 {
-    static const struct quota_limits none = {QUOTA_NONE, QUOTA_NONE, QUOTA_NONE, QUOTA_NONE, QUOTA_NONE};
+    static const struct quota_limits none = {QUOTA_NONE, QUOTA_NONE, QUOTA_NONE, QUOTA_NONE,
+                                             QUOTA_NONE};
     struct sim_rng *r = &w->rng;
 
     for (unsigned i = 0; i < WORLD_TENANTS; i++) {
@@ -61,11 +63,12 @@ static void draw_faults(struct world_sim *w)
     }
 }
 
-static void draw_plan(struct world_sim *w, bool fsync_fails)
+static void draw_plan(struct world_sim *w)
 {
     struct sim_rng *r = &w->rng;
     struct plan *p = &w->plan;
-    bool calm = sim_chance(r, 150); /* some runs without any trouble: the plain path must work too */
+    bool calm =
+        sim_chance(r, 150); /* some runs without any trouble: the plain path must work too */
 
     p->clients = (unsigned)sim_range(r, 1, WORLD_CLIENTS_MAX);
     p->workers = (unsigned)sim_range(r, 1, WORLD_WORKERS_MAX);
@@ -79,13 +82,13 @@ static void draw_plan(struct world_sim *w, bool fsync_fails)
         return;
     }
     draw_faults(w);
-    p->fsync_fails = fsync_fails;
     p->kills = sim_chance(r, 700) ? (unsigned)sim_range(r, 1, 5) : 0;
     p->worker_kills = sim_chance(r, 500) ? (unsigned)sim_range(r, 1, 4) : 0;
     p->store_outages = sim_chance(r, 400) ? 2 : 0;
     p->disk_fulls = sim_chance(r, 150) ? 1 : 0;
     p->reloads = sim_chance(r, 400) ? 4 : 0;
-    p->gentle = w->sim->faults.reset + w->sim->faults.refuse == 0 && p->worker_kills + p->reloads == 0;
+    p->gentle =
+        w->sim->faults.reset + w->sim->faults.refuse == 0 && p->worker_kills + p->reloads == 0;
     w->store.trouble = sim_chance(r, 500) ? (unsigned)sim_below(r, 300) : 0;
     for (unsigned i = 0; i < p->workers; i++) {
         w->workers[i].trouble = sim_chance(r, 700) ? (unsigned)sim_below(r, 400) : 0;
@@ -142,7 +145,7 @@ static void make_trouble(struct world_sim *w)
         }
         return;
     default:
-        w->sim->faults.file_sync = p->fsync_fails ? (unsigned)sim_below(r, 20) : 0;
+        w->sim->faults.file_sync = w->options.fsync_fails ? (unsigned)sim_below(r, 20) : 0;
         return;
     }
 }
@@ -160,6 +163,9 @@ static void end_trouble(struct world_sim *w)
         w->workers[i].trouble = 0;
         w->workers[i].draining = w->workers[i].unlisted = false;
         worker_up(&w->workers[i]);
+    }
+    for (uint32_t i = 0; i < w->n_asks; i++) {
+        w->asks[i].slow = false; /* nobody's reading keeps us from the end */
     }
     gateway_reload(w);
     w->quiet = true;
@@ -194,7 +200,11 @@ static void journal_fire(struct env_timer *t)
         gateway_kill(w, false);
     }
     if (!w->gateway_host.dead) {
-        env_timer_arm(env, t, env_now_us(env) + (more ? sim_below(&w->rng, 300) : sim_range(&w->rng, 200, sim_chance(&w->rng, 200) ? 15000 : 2000)));
+        env_timer_arm(env, t,
+                      env_now_us(env) +
+                          (more
+                               ? sim_below(&w->rng, 300)
+                               : sim_range(&w->rng, 200, sim_chance(&w->rng, 200) ? 15000 : 2000)));
     }
 }
 
@@ -261,8 +271,12 @@ static void run_to_quiet(struct world_sim *w)
         }
         if (w->sim->now_us > until || w->sim->turns > TURNS_MAX) {
             sim_fail(w->sim, "no quiet: gateway %s, %llu requests, %s", w->up ? "up" : "down",
-                     (unsigned long long)(w->gw != NULL && w->gw->loop[0] != NULL ? w->gw->loop[0]->n_requests : 0),
-                     w->gw != NULL && w->gw->ship != NULL && ship_is_caught_up(w->gw->ship) ? "shipped" : "not shipped");
+                     (unsigned long long)(w->gw != NULL && w->gw->loop[0] != NULL
+                                              ? w->gw->loop[0]->n_requests
+                                              : 0),
+                     w->gw != NULL && w->gw->ship != NULL && ship_is_caught_up(w->gw->ship)
+                         ? "shipped"
+                         : "not shipped");
         }
     }
 }
@@ -290,9 +304,11 @@ static void ask_all_once(struct world_sim *w)
 {
     uint64_t until;
 
-    for (unsigned i = 0; i < w->plan.clients && w->n_asks + WORLD_CLIENTS_MAX < WORLD_ASKS_MAX; i++) {
+    for (unsigned i = 0; i < w->plan.clients && w->n_asks + WORLD_CLIENTS_MAX < WORLD_ASKS_MAX;
+         i++) {
         w->clients[i].asks_left = 1;
-        env_timer_arm(&w->clients[i].host.env, &w->clients[i].timer, w->sim->now_us + sim_below(&w->rng, 200000));
+        env_timer_arm(&w->clients[i].host.env, &w->clients[i].timer,
+                      w->sim->now_us + sim_below(&w->rng, 200000));
     }
     until = w->sim->now_us + sim_below(&w->rng, 1500000);
     while (w->sim->now_us < until && !w->sim->failed) {
@@ -311,7 +327,8 @@ static void run_drain(struct world_sim *w)
     l->drained = loop_is_drained;
     loop_drain(l);
     until = w->sim->now_us + (uint64_t)w->gw->config.drain_us + DRAIN_GRACE_US;
-    while (!w->sim->failed && w->sim->now_us < until && (!w->drained || !ship_is_caught_up(w->gw->ship))) {
+    while (!w->sim->failed && w->sim->now_us < until &&
+           (!w->drained || !ship_is_caught_up(w->gw->ship))) {
         turn(w);
     }
     if (!w->drained && !only_slow_readers_left(w)) {
@@ -359,11 +376,12 @@ static void mint_keys(struct world_sim *w)
     }
 }
 
-struct world_sim *world_new(uint64_t seed, bool verbose, struct log *log, bool fsync_fails)
+struct world_sim *world_new(uint64_t seed, const struct world_options *o, struct log *log)
 {
     struct world_sim *w = mem_new(sizeof(*w));
 
-    w->sim = sim_new(seed, verbose);
+    w->options = *o;
+    w->sim = sim_new(seed, o->verbose);
     w->rng.state = seed * 0x9e3779b97f4a7c15 + 77;
     w->log = log;
     sim_host_init(w->sim, &w->gateway_host, "gateway");
@@ -371,7 +389,7 @@ struct world_sim *world_new(uint64_t seed, bool verbose, struct log *log, bool f
     store_init(&w->store, w);
     draw_limits(w);
     mint_keys(w);
-    draw_plan(w, fsync_fails);
+    draw_plan(w);
     for (unsigned i = 0; i < w->plan.workers; i++) {
         unsigned trouble = w->workers[i].trouble;
 
@@ -382,8 +400,10 @@ struct world_sim *world_new(uint64_t seed, bool verbose, struct log *log, bool f
         w->links[i] = h2_link_new(w, i);
     }
     for (unsigned i = 0; i < w->plan.clients; i++) {
-        w->clients[i].link = sim_chance(&w->rng, 400) ? w->links[sim_below(&w->rng, WORLD_LINKS)] : NULL;
-        client_start(w, i, (unsigned)sim_range(&w->rng, 1, ASKS_PER_CLIENT_MAX), w->sim->now_us + sim_below(&w->rng, 3000000));
+        w->clients[i].link =
+            sim_chance(&w->rng, 400) ? w->links[sim_below(&w->rng, WORLD_LINKS)] : NULL;
+        client_start(w, i, (unsigned)sim_range(&w->rng, 1, ASKS_PER_CLIENT_MAX),
+                     w->sim->now_us + sim_below(&w->rng, 3000000));
     }
     w->journal_timer.fire = journal_fire;
     w->ship_timer.fire = ship_fire;

@@ -47,15 +47,16 @@ struct ask {
     int64_t max_tokens; /* -1: not said */
     unsigned filler;    /* bytes of prompt beside its mark */
     /* how the client behaves */
-    uint64_t leave_in_us;    /* 0: stays */
-    size_t leave_after;      /* bytes of body; 0: stays */
+    uint64_t leave_in_us; /* 0: stays */
+    size_t leave_after;   /* bytes of body; 0: stays */
     bool half_close, slow;
     /* what came */
     enum ask_end end;
     unsigned status;
-    uint32_t tokens;         /* of the worker's text, whole ones */
-    uint32_t attempt;        /* whose text; index into attempts + 1; 0: none */
-    bool got_bytes, got_usage, excused; /* excused: a host died or the network killed the connection */
+    uint32_t tokens;  /* of the worker's text, whole ones */
+    uint32_t attempt; /* whose text; index into attempts + 1; 0: none */
+    bool got_bytes, got_usage,
+        excused; /* excused: a host died or the network killed the connection */
     char finish[24], code[40], request_id[40];
     int64_t usage_prompt, usage_cached, usage_completion;
     uint64_t began_us, ended_us;
@@ -91,19 +92,19 @@ void client_stop(struct client *c);
 
 /* One request that reached a worker whole. */
 struct sim_attempt {
-    uint32_t ask;        /* id of the ask; 0: could not be read */
+    uint32_t ask; /* id of the ask; 0: could not be read */
     unsigned worker;
     uint64_t epoch;
-    struct uuid event;   /* zero at a foreign engine */
+    struct uuid event; /* zero at a foreign engine */
     uint64_t number;
     int64_t prompt, cached;
-    uint32_t generated;  /* tokens computed */
-    uint32_t goal;       /* computed when nothing stops it */
-    bool rogue;          /* claims or computes more than it may: the bill stays within the hold */
-    const char *state;   /* as /events says */
+    uint32_t generated; /* tokens computed */
+    uint32_t goal;      /* computed when nothing stops it */
+    bool rogue;         /* claims or computes more than it may: the bill stays within the hold */
+    const char *state;  /* as /events says */
     bool running, forgotten; /* forgotten: its worker restarted since */
-    bool finished;       /* a finish reason went out: only then may the client hear of a right end */
-    bool lost;           /* a kill took its DISPATCH before it was on the disk */
+    bool finished; /* a finish reason went out: only then may the client hear of a right end */
+    bool lost;     /* a kill took its DISPATCH before it was on the disk */
     uint64_t began_us, ended_us;
 };
 
@@ -119,12 +120,12 @@ struct worker_sim {
     struct env_sock *listener; /* NULL: down */
     struct list conns;
     uint64_t epoch, token_us, prefill_us;
-    unsigned trouble;          /* permille of requests that go wrong */
-    struct uuid tombs[64];     /* events that were aborted before they came */
+    unsigned trouble;      /* permille of requests that go wrong */
+    struct uuid tombs[64]; /* events that were aborted before they came */
     unsigned n_tombs;
     uint64_t kv_seq;
-    bool sick;                 /* /health answers 503 */
-    bool draining, unlisted;   /* as the configuration has it */
+    bool sick;               /* /health answers 503 */
+    bool draining, unlisted; /* as the configuration has it */
     struct sim_rng rng;
 };
 
@@ -149,13 +150,16 @@ struct store_sim {
     struct store_epoch epochs[WORLD_EPOCHS_MAX];
     unsigned n_epochs;
     bool down;
-    unsigned trouble; /* permille of calls that fail; half of the commits then are in all the same */
+    unsigned
+        trouble; /* permille of calls that fail; half of the commits then are in all the same */
     struct sim_rng rng;
 };
 
 void store_init(struct store_sim *s, struct world_sim *w);
 void store_fini(struct store_sim *s);
 struct ship_store store_as_ship_store(struct store_sim *s);
+/* What a row holds beside its cost: of one whose cost nobody knows. Nano-USD. */
+int64_t store_suspense(const struct entry *row);
 const struct entry *store_row_of_event(const struct store_sim *s, struct uuid event);
 
 /* ---- the world ---- */
@@ -164,9 +168,15 @@ struct plan { /* what this seed's run is like */
     unsigned clients, workers;
     uint64_t trouble_until_us; /* faults and killings end here */
     unsigned kills, worker_kills, store_outages, disk_fulls, reloads;
-    bool drain, fsync_fails;
+    bool drain;
     bool gentle; /* nothing keeps a restarted gateway from asking its workers */
     uint32_t segment_records;
+};
+
+struct world_options {
+    bool verbose;
+    bool fsync_fails;    /* fdatasync may fail: the gateway must stop at once */
+    bool stale_snapshot; /* a gateway that restarts without the store has an old file only */
 };
 
 struct window { /* what a kill took with it: attempts whose DISPATCH was not on the disk */
@@ -176,6 +186,7 @@ struct window { /* what a kill took with it: attempts whose DISPATCH was not on 
 struct world_sim {
     struct sim *sim;
     struct sim_rng rng;
+    struct world_options options;
     struct plan plan;
     struct log *log;
     /* the gateway; NULLs while it is down */
@@ -195,6 +206,7 @@ struct world_sim {
     char keys[WORLD_KEYS][64];
     uint8_t key_hmac[WORLD_KEYS][SHA256_BYTES];
     struct quota_limits tenant_limits[WORLD_TENANTS], key_limits[WORLD_KEYS];
+    int64_t tenant_seed_nusd[WORLD_TENANTS], key_seed_nusd[WORLD_KEYS]; /* spent when it came up */
     /* the records */
     struct ask asks[WORLD_ASKS_MAX];
     uint32_t n_asks;
@@ -203,7 +215,7 @@ struct world_sim {
     struct window window;
 };
 
-struct world_sim *world_new(uint64_t seed, bool verbose, struct log *log, bool fsync_fails);
+struct world_sim *world_new(uint64_t seed, const struct world_options *o, struct log *log);
 void world_free(struct world_sim *w);
 /* Runs it to quiet; then everything is checked. */
 void world_run(struct world_sim *w);
@@ -211,15 +223,15 @@ void world_run(struct world_sim *w);
 /* sim_gateway.c: the gateway's process. */
 bool gateway_start(struct world_sim *w);
 void gateway_kill(struct world_sim *w, bool power);
-void gateway_bury(struct world_sim *w); /* frees what a dead one left behind */
-void gateway_stop(struct world_sim *w); /* an orderly end */
+void gateway_bury(struct world_sim *w);   /* frees what a dead one left behind */
+void gateway_stop(struct world_sim *w);   /* an orderly end */
 void gateway_reload(struct world_sim *w); /* a changed configuration */
 bool gateway_is_idle(const struct world_sim *w);
 struct snapshot *gateway_snapshot(struct world_sim *w);
 
 /* sim_check.c */
-void check_turn(struct world_sim *w);   /* what must hold at any time */
-void check_idle(struct world_sim *w);   /* at quiet, gateway still up */
-void check_end(struct world_sim *w);    /* after its orderly end */
+void check_turn(struct world_sim *w); /* what must hold at any time */
+void check_idle(struct world_sim *w); /* at quiet, gateway still up */
+void check_end(struct world_sim *w);  /* after its orderly end */
 
 #endif

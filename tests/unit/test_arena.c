@@ -152,6 +152,71 @@ static void bytes_past_a_piece_are_poisoned(void **state)
 #endif
 }
 
+static void a_reset_arena_starts_over_zeroed_with_its_first_block(void **state)
+{
+    struct arena a;
+    uint8_t *first, *again;
+
+    (void)state;
+    arena_init(&a, 1 << 20);
+    first = arena_alloc(&a, 100);
+    memset(first, 0xaa, 100);
+    assert_non_null(arena_alloc(&a, 6000)); /* a block of its own size behind it */
+    assert_non_null(arena_alloc(&a, 4000)); /* and one more of the ladder */
+    arena_reset(&a);
+    assert_int_equal(a.used, 0);
+    assert_non_null(arena_alloc(&a, 3000));
+    arena_reset(&a);
+    again = arena_alloc(&a, 100);
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(again[i], 0);
+    }
+    arena_reset(&a);
+    allocations_left = 0; /* the kept block needs none */
+    assert_ptr_equal(arena_alloc(&a, 50), again);
+    allocations_left = -1;
+    arena_fini(&a);
+    arena_reset(&a);
+    assert_null(a.head);
+}
+
+static void a_cache_hands_blocks_on_zeroed_and_is_bounded(void **state)
+{
+    struct arena_cache cache = {0};
+    struct arena a, many[300];
+    uint8_t *p, *q;
+
+    (void)state;
+    arena_init_cached(&a, 1 << 20, &cache);
+    p = arena_alloc(&a, 2000);
+    memset(p, 0xbb, 2000);
+    assert_non_null(arena_alloc(&a, 4000));  /* 8 KiB */
+    assert_non_null(arena_alloc(&a, 20000)); /* kept by nobody */
+    arena_fini(&a);
+    assert_int_equal(cache.count[0], 1);
+    assert_int_equal(cache.count[1], 1);
+    allocations_left = 0;
+    q = arena_alloc(&a, 2000);
+    assert_ptr_equal(q, p);
+    for (int i = 0; i < 2000; i++) {
+        assert_int_equal(q[i], 0);
+    }
+    assert_non_null(arena_alloc(&a, 4000));
+    assert_null(arena_alloc(&a, 9000));
+    allocations_left = -1;
+    arena_fini(&a);
+    for (size_t i = 0; i < ARRAY_LEN(many); i++) {
+        arena_init_cached(&many[i], 1 << 20, &cache);
+        assert_non_null(arena_alloc(&many[i], 10));
+    }
+    for (size_t i = 0; i < ARRAY_LEN(many); i++) {
+        arena_fini(&many[i]);
+    }
+    assert_int_equal(cache.count[0], 128);
+    arena_cache_fini(&cache);
+    assert_int_equal(cache.count[0] + cache.count[1], 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -162,6 +227,8 @@ int main(void)
         cmocka_unit_test(a_large_piece_leaves_the_free_room_in_use),
         cmocka_unit_test(missing_memory_is_an_answer_and_the_arena_lives_on),
         cmocka_unit_test(bytes_past_a_piece_are_poisoned),
+        cmocka_unit_test(a_reset_arena_starts_over_zeroed_with_its_first_block),
+        cmocka_unit_test(a_cache_hands_blocks_on_zeroed_and_is_bounded),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

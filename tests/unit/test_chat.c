@@ -343,6 +343,37 @@ static void chunks_follow_the_text_closely(void **state)
     model_close(m);
 }
 
+static void chunks_follow_the_arguments_of_a_tool_call(void **state)
+{
+    struct model *m = tiny_model();
+    struct prefix_key key = {.lo = 5, .hi = 6};
+    struct prompt p;
+    struct err e = {0};
+    struct arena a;
+    struct buf body;
+
+    (void)state;
+    arena_init(&a, TEXT_MAX);
+    buf_init(&body, TEXT_MAX);
+    buf_c(&body, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\","
+                 "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"");
+    for (int i = 0; i < 400; i++) {
+        buf_c(&body, "abc de ");
+    }
+    buf_c(&body, "\"}}]}]}");
+    buf_byte(&body, 0);
+    assert_true(prompt_chat(&p, m->tokenizer, CHAT_SMOLLM2, &a, parse(&a, buf_view(&body).p), &key,
+                            &e));
+    assert_in_range(p.n_chunks, 10, 11);
+    for (uint32_t i = 1; i < p.n_chunks; i++) { /* 256 bytes are no fewer than 256 / 4 tokens */
+        assert_in_range(p.chunk_token[i] - p.chunk_token[i - 1], 64, 256);
+    }
+    prompt_fini(&p);
+    buf_fini(&body);
+    arena_fini(&a);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -353,6 +384,7 @@ int main(void)
         cmocka_unit_test(content_and_roles_never_make_control_tokens),
         cmocka_unit_test(a_shared_chunk_means_shared_tokens),
         cmocka_unit_test(chunks_follow_the_text_closely),
+        cmocka_unit_test(chunks_follow_the_arguments_of_a_tool_call),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
