@@ -65,6 +65,9 @@ static inline const uint8_t *skip_blocks(const uint8_t *s, const uint8_t *end, b
 const uint8_t *json_skip_plain(const uint8_t *s, const uint8_t *end)
 {
     s = skip_blocks(s, end, false);
+    if (s < end && (*s == '"' || *s == '\\' || *s < 0x20)) {
+        return s;
+    }
     while (s < end) {
         if (end - s >= 8) {
             uint64_t w = word_at(s);
@@ -101,6 +104,10 @@ const uint8_t *json_find_close(const uint8_t *s, const uint8_t *end)
         s = skip_blocks(s, end, true);
         if (s == end) {
             break;
+        }
+        if (*s == '\\') {
+            s += end - s > 1 ? 2 : 1;
+            continue;
         }
         if (end - s >= 8) {
             uint64_t stop = word_quotes(word_at(s)) & WORD_OF(0x80);

@@ -39,7 +39,8 @@ void prefix_key_text(struct prefix_key k,
                      char out[33]); /* 32 hex, lo then hi, little-endian bytes */
 MUST_USE bool prefix_key_parse(struct str hex, struct prefix_key *out);
 
-/* A piece of content, or of a tool call, inside the canonical text, for whoever must map chunk ends to tokens. */
+/* A piece of content, or of a tool call, inside the canonical text, for whoever must map chunk ends
+ * to tokens. */
 struct prefix_span {
     uint64_t start;   /* offset of text in the canonical text */
     struct str text;  /* borrowed from the request */

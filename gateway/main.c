@@ -409,7 +409,7 @@ static bool start(struct main_state *m, struct err *e)
 /* Loops, journal, shipper, in this order: each still needs the next. */
 static void stop(struct main_state *m)
 {
-    uint64_t until = env_now_us(m->env) + MAIN_DRAIN_GRACE_US;
+    uint64_t until = env_now_us(m->env) + MAIN_DRAIN_GRACE_US, wait;
 
     for (unsigned i = 0; i < m->gw.n_loops; i++) {
         if (m->gw.loop[i]->thread != 0 && atomic_load(&m->loops_left) == 0) {
@@ -418,12 +418,15 @@ static void stop(struct main_state *m)
     }
     atomic_store(&m->journal_stop, true);
     pthread_join(m->journal_thread, NULL);
-    while (!ship_is_caught_up(m->gw.ship) && env_now_us(m->env) < until &&
-           !m->control.pg_said_down) {
-        os_turn(m->env, 20000);
-    }
+    /* What the shipper last said may be older than the last rows: its steps from here on are not. */
     atomic_store(&m->ship_stop, true);
     pthread_join(m->ship_thread, NULL);
+    wait = ship_step(m->gw.ship, m->ship_env);
+    while (!ship_is_caught_up(m->gw.ship) && env_now_us(m->env) < until &&
+           !m->control.pg_said_down) {
+        os_turn(m->env, u64_min(wait, 200000));
+        wait = ship_step(m->gw.ship, m->ship_env);
+    }
     log_event(m->gw.log, LOG_INFO, env_wall_us(m->env), "stopped", "every row is %s",
               ship_is_caught_up(m->gw.ship) ? "in Postgres" : "in the journal");
     log_drain(m->gw.log);

@@ -55,6 +55,19 @@ void request_body_release(struct request *r)
     }
 }
 
+void request_forget_prompt(struct request *r)
+{
+    request_body_release(r);
+    buf_release(&r->body);
+    arena_fini(&r->arena);
+    r->api.root = NULL;
+    r->api.model = r->api.prompt = r->api.cache_key = r->api.user = (struct str){NULL, 0};
+    r->prefix.seq = NULL;
+    r->prefix.end = NULL;
+    r->prefix.span = NULL;
+    r->prefix.count = r->prefix.spans = 0;
+}
+
 /* The one end. Undoes every count; the memory rests until the turn is over, so that callers up the
  * stack may still look. */
 void request_end(struct request *r, enum request_end_reason why)

@@ -128,6 +128,8 @@ void request_set_state(struct request *r, enum request_state to);
 void request_end(struct request *r,
                  enum request_end_reason why); /* frees r at the end of the turn */
 void request_body_release(struct request *r);
+/* No worker will be asked (again): the body and what was made of it go; sizes and flags stay. */
+void request_forget_prompt(struct request *r);
 void request_client_gone(struct request *r);
 /* No worker has it (any more): the client hears e, holds are voided, the request ends. */
 void request_fail(struct request *r, const struct api_error *e);

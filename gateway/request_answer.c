@@ -84,6 +84,7 @@ void request_answer_begin(struct request *r)
     head_add(&h, STR("x-accel-buffering"), STR("no"));
     http_stream_respond(r->stream, 200, h.f, h.n, -1);
     r->responded = true;
+    request_forget_prompt(r); /* no retry from here on, and a stream may stay open for long */
     atomic_fetch_add_explicit(&r->loop->metrics.streams, 1, memory_order_relaxed);
 }
 

@@ -222,6 +222,7 @@ void request_dispatch(struct request *r)
         env_timer_arm(l->env, &r->timer, now + (uint64_t)l->gw->config.head_hold_us);
     }
     proxy_start(&r->attempt, l, &req, &request_proxy_events, r);
+    buf_release(&r->out); /* a piece of an answer is much smaller than a body */
 }
 
 static void retry_now(struct env_timer *t)

@@ -129,6 +129,26 @@ static bool segment_used(struct env *env, struct env_file *f, uint64_t size, uin
     return ok;
 }
 
+/* The same bytes once more: after a sync that failed, the kernel may hold pages as clean that never
+ * reached the disk, and only a write makes the next sync write them. */
+static int segment_rewrite(struct env *env, struct env_file *f, uint64_t bytes)
+{
+    static const size_t block = (size_t)TAIL_SLOTS * JOURNAL_RECORD_BYTES;
+    uint8_t *p = mem_new(block);
+    uint64_t at = 0;
+    ssize_t put = 0;
+
+    while (at < bytes && (put >= 0 || put == -EINTR)) {
+        size_t n = (size_t)u64_min(block, bytes - at);
+
+        put = segment_read(env, f, p, n, at) ? env->ops->file_pwrite(env, f, p, n, at) : -EIO;
+        put = put == 0 ? -EIO : put;
+        at += put > 0 ? (uint64_t)put : 0;
+    }
+    mem_free(p);
+    return at == bytes ? 0 : (int)put;
+}
+
 /* An old epoch's last segment: what a killed process left in the page cache becomes durable before
  * anyone acts on it, and the preallocated rest goes back to the disk. */
 static bool segment_settle(struct env *env, const char *dir, struct segment_name s, struct err *e)
@@ -152,6 +172,9 @@ static bool segment_settle(struct env *env, const char *dir, struct segment_name
         return err_set(e, ERR_IO, "cannot read %s", path);
     }
     rc = used < (uint64_t)size ? env->ops->file_truncate(env, f, used) : 0;
+    if (rc == 0) {
+        rc = segment_rewrite(env, f, used);
+    }
     if (rc == 0) {
         rc = env->ops->file_sync(env, f);
     }

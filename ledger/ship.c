@@ -16,6 +16,8 @@
 #define SHIP_BACKOFF_MIN_US 100000
 #define SHIP_BACKOFF_MAX_US 2000000
 #define SHIP_READ_MAX 50000 /* records a step: PROGRESS and the like among few rows */
+/* Younger rows are in a partition that nobody has exported and dropped yet. */
+#define SHIP_DOUBT_US (7u * 86400u * 1000000ull)
 
 struct ship {
     struct env *env;
@@ -38,7 +40,8 @@ struct ship {
     int32_t seen_epoch; /* of the last record read: rows of older ones are all read */
     uint64_t seen_lsn;
     uint64_t backoff_us;
-    bool down_said, corrupt_said;
+    enum err_code down_code; /* the failure that was told last; ERR_NONE: it works */
+    bool corrupt_said;
 
     atomic_bool caught_up, up;
     _Atomic uint64_t rows_done, transactions, failures, last_ok_us, behind;
@@ -111,8 +114,8 @@ static uint64_t failed(struct ship *s, const struct err *e)
     atomic_store(&s->up, false);
     atomic_store(&s->caught_up, false);
     behind_update(s);
-    if (!s->down_said) {
-        s->down_said = true;
+    if (s->down_code != e->code) { /* another kind of failure is news too */
+        s->down_code = e->code;
         log_event(s->log, LOG_WARN, env_wall_us(s->env), "ship_failed",
                   "rows wait in the journal: %s", e->text);
     }
@@ -124,8 +127,8 @@ static void succeeded(struct ship *s)
     s->backoff_us = SHIP_BACKOFF_MIN_US;
     atomic_store(&s->up, true);
     atomic_store(&s->last_ok_us, env_now_us(s->env));
-    if (s->down_said) {
-        s->down_said = false;
+    if (s->down_code != ERR_NONE) {
+        s->down_code = ERR_NONE;
         log_event(s->log, LOG_INFO, env_wall_us(s->env), "ship_resumed", "rows go to Postgres");
     }
 }
@@ -147,13 +150,14 @@ static bool reader_open(struct ship *s, struct err *e)
     return true;
 }
 
-/* A row of this life that the cursor leaves out. Two processes with one gateway id may have the
- * same epoch; the other's cursor must not swallow our rows. */
+/* Of a row that the cursor leaves out. Two processes with one gateway id may have the same epoch;
+ * the other's cursor must not swallow our rows. */
 static bool row_is_in(struct ship *s, const struct entry *row, struct err *e)
 {
     bool in = true;
 
-    if (s->store.has == NULL || s->j == NULL || row->gw_epoch != journal_epoch(s->j)) {
+    if (s->store.has == NULL || s->j == NULL ||
+        row->occurred_us + SHIP_DOUBT_US < env_wall_us(s->env)) {
         return true;
     }
     return s->store.has(s->store.ctx, row, &in, e) &&

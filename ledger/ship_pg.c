@@ -205,36 +205,58 @@ static bool cursor_lock(struct ship_pg *s, int32_t gateway_id, int32_t epoch, in
                    gateway_id, epoch, (long long)at, (long long)expected);
 }
 
-/* What was held for a request whose cost nobody knows goes on counting. Rare: after a restart. */
-static bool suspense_add(struct ship_pg *s, int32_t gateway_id, int32_t epoch, int64_t last_seq,
-                         size_t n, struct err *e)
+/* Keys of booked rows as two array parameters: microseconds, events. Returns how many. */
+static size_t keys_list(const struct ship_pg *s, size_t n, bool unknown_only, struct buf *at,
+                        struct buf *events)
 {
-    uint64_t first = UINT64_MAX;
-    uint64_t last = 0;
-    char sql[800];
+    char text[UUID_TEXT_BYTES + 1];
+    size_t count = 0;
     size_t i;
 
+    buf_init(at, (size_t)SHIP_ROWS_MAX * 40);
+    buf_init(events, (size_t)SHIP_ROWS_MAX * 40);
     for (i = 0; i < n; i++) {
-        if (s->booked[i].row->usage_state == USAGE_UNKNOWN && !s->booked[i].skip) {
-            first = u64_min(first, s->booked[i].row->occurred_us);
-            last = u64_max(last, s->booked[i].row->occurred_us);
+        const struct booked *b = &s->booked[i];
+
+        if (unknown_only && (b->row->usage_state != USAGE_UNKNOWN || b->skip)) {
+            continue;
         }
+        uuid_text(b->row->event, text);
+        buf_printf(at, "%s%llu", count == 0 ? "{" : ",", (unsigned long long)b->row->occurred_us);
+        buf_printf(events, "%s%s", count == 0 ? "{" : ",", text);
+        count++;
     }
-    if (last == 0) {
-        return true;
+    buf_c(at, "}");
+    buf_c(events, "}");
+    return count;
+}
+
+/* By primary key: a range of days would scan other gateways' rows too. */
+#define ROWS_OF_KEYS                                                                               \
+    "unnest($1::bigint[], $2::uuid[]) AS d(us, id) JOIN usage_event u ON u.occurred_at = "         \
+    "timestamptz 'epoch' + d.us * interval '1 microsecond' AND u.event_id = d.id"
+
+/* What was held for a request whose cost nobody knows goes on counting. Rare: after a restart. */
+static bool suspense_add(struct ship_pg *s, size_t n, struct err *e)
+{
+    static const char sql[] =
+        "INSERT INTO hold_suspense (request_id, tenant_id, project_id, key_id, gateway_id, "
+        "gw_epoch, hold_nusd, since, reason) SELECT u.request_id, u.tenant_id, u.project_id, "
+        "u.key_id, u.gateway_id, u.gw_epoch, GREATEST(u.hold_nusd - (u.cost_pusd + 999) / 1000, "
+        "0), u.occurred_at, 'unknown' FROM " ROWS_OF_KEYS " ON CONFLICT DO NOTHING";
+    struct buf at;
+    struct buf events;
+    struct str params[2];
+    bool ok = true;
+
+    if (keys_list(s, n, true, &at, &events) > 0) {
+        params[0] = buf_view(&at);
+        params[1] = buf_view(&events);
+        ok = pg_exec(s->pg, sql, params, 2, e);
     }
-    (void)snprintf(sql, sizeof(sql),
-                   "INSERT INTO hold_suspense (request_id, tenant_id, project_id, key_id, "
-                   "gateway_id, gw_epoch, hold_nusd, since, reason) SELECT request_id, tenant_id, "
-                   "project_id, key_id, gateway_id, gw_epoch, GREATEST(hold_nusd - (cost_pusd + "
-                   "999) / 1000, 0), occurred_at, 'unknown' FROM usage_event WHERE occurred_at "
-                   "BETWEEN timestamptz 'epoch' + %llu * interval '1 microsecond' AND timestamptz "
-                   "'epoch' + %llu * interval '1 microsecond' AND gateway_id = %d AND gw_epoch = "
-                   "%d AND gw_seq BETWEEN %lld AND %lld AND usage_state = %d ON CONFLICT DO "
-                   "NOTHING",
-                   (unsigned long long)first, (unsigned long long)last, gateway_id, epoch,
-                   (long long)last_seq + 1, (long long)last_seq + (long long)n, USAGE_UNKNOWN);
-    return pg_exec(s->pg, sql, NULL, 0, e);
+    buf_fini(&at);
+    buf_fini(&events);
+    return ok;
 }
 
 static bool cursor_move(struct ship_pg *s, int32_t gateway_id, int32_t epoch, int64_t to,
@@ -254,8 +276,7 @@ static bool transaction(struct ship_pg *s, int32_t gateway_id, int32_t epoch, in
 {
     bool ok = cursor_lock(s, gateway_id, epoch, last_seq, e) && rows_book(s, n, e) &&
               ship_copy(s->pg, s->booked, n, e) &&
-              ship_rollup(s->pg, gateway_id, s->booked, n, e) &&
-              suspense_add(s, gateway_id, epoch, last_seq, n, e) &&
+              ship_rollup(s->pg, gateway_id, s->booked, n, e) && suspense_add(s, n, e) &&
               cursor_move(s, gateway_id, epoch, last_seq + (int64_t)n, e);
 
     if (!ok) {
@@ -333,23 +354,17 @@ static bool duplicates_skip(struct ship_pg *s, size_t n, struct err *e)
 {
     struct map by_event;
     struct buf events;
-    struct buf days;
+    struct buf at;
     struct str params[2];
     struct pg_rows *r;
-    char text[UUID_TEXT_BYTES + 1];
     size_t skipped = 0;
     size_t i;
 
     map_init(&by_event, 0, SHIP_ROWS_MAX);
-    buf_init(&events, (size_t)SHIP_ROWS_MAX * 40);
-    buf_init(&days, (size_t)SHIP_ROWS_MAX * 40);
     for (i = 0; i < n; i++) {
         struct booked *b = &s->booked[i];
         struct str key = str_of(b->row->event.b, sizeof(b->row->event.b));
 
-        uuid_text(b->row->event, text);
-        buf_printf(&events, "%s%s", i == 0 ? "{" : ",", text);
-        buf_printf(&days, "%s%llu", i == 0 ? "{" : ",", (unsigned long long)b->row->occurred_us);
         if (map_get(&by_event, key) != NULL) {
             b->skip = true;
             skipped++;
@@ -357,15 +372,10 @@ static bool duplicates_skip(struct ship_pg *s, size_t n, struct err *e)
             CHECK(map_put(&by_event, key, b));
         }
     }
-    buf_c(&events, "}");
-    buf_c(&days, "}");
-    params[0] = buf_view(&days);
+    (void)keys_list(s, n, false, &at, &events);
+    params[0] = buf_view(&at);
     params[1] = buf_view(&events);
-    r = pg_query(s->pg,
-                 "SELECT u.event_id FROM unnest($1::bigint[], $2::uuid[]) AS d(us, id) JOIN "
-                 "usage_event u ON u.occurred_at = timestamptz 'epoch' + d.us * interval '1 "
-                 "microsecond' AND u.event_id = d.id",
-                 params, 2, e);
+    r = pg_query(s->pg, "SELECT u.event_id FROM " ROWS_OF_KEYS, params, 2, e);
     for (i = 0; r != NULL && i < (size_t)pg_row_count(r); i++) {
         skip_event(&by_event, pg_value(r, (int)i, 0), &skipped);
     }
@@ -374,7 +384,7 @@ static bool duplicates_skip(struct ship_pg *s, size_t n, struct err *e)
                   "%zu rows were in usage_event already and are not booked again", skipped);
     }
     pg_rows_free(r);
-    buf_fini(&days);
+    buf_fini(&at);
     buf_fini(&events);
     map_fini(&by_event);
     return r != NULL;

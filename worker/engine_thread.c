@@ -6,7 +6,7 @@
 
 #include <pthread.h>
 
-#define NEWS_MAX 4096 /* events of 60 steps of 64 sequences: the loop is never that late */
+#define NEWS_MAX 4096      /* events of 60 steps of 64 sequences: the loop is never that late */
 #define COMMANDS_A_PLACE 3 /* see the header */
 
 struct command {

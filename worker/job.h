@@ -23,7 +23,7 @@
 #define JOB_WAITERS_MAX 4 /* POST /abort answers that wait for one END */
 #define JOB_ID_BYTES 40
 #define SERVE_SUBSCRIBERS_MAX 64           /* GET /kv_events: one a gateway */
-#define SERVE_SUBSCRIBER_BUFFER (8u << 20) /* a slower reader is cut and asks for a snapshot */
+#define SERVE_SUBSCRIBER_BUFFER (8u << 20) /* beyond a snapshot; a slower reader is cut */
 
 /* A refusal: one row of the OpenAI error envelope. */
 struct api_error {

@@ -15,6 +15,7 @@
 #define KV_EVENTS_KEPT 4096 /* lines that a gateway may resume from: over an hour of heartbeats */
 #define KV_EVENTS_LINE 256  /* hashes in one line, stored and removed together: about 5 KB */
 #define KV_EVENTS_PAGE 4096 /* hashes in one page of a snapshot: about 80 KB */
+#define KV_EVENTS_HASH_BYTES 19 /* of a hash in a line, quotes and comma with it */
 #define KV_EVENTS_COALESCE_US 5000
 #define KV_EVENTS_HEARTBEAT_US 1000000
 

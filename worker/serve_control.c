@@ -217,14 +217,14 @@ static uint32_t free_place(const struct serve *s)
     return i;
 }
 
-static void subscribe(struct serve *s, struct http_stream *st, struct str query)
+static void subscribe(struct serve *s, struct http_stream *st, const struct http_head *h)
 {
     struct exchange *x = arena_alloc(http_stream_arena(st), sizeof(*x));
-    struct str from = query_value(query, STR("from"));
+    struct str from = query_value(h->query, STR("from"));
     uint32_t place = free_place(s);
     struct api_error e = {0};
 
-    if (str_eq(query_value(query, STR("snapshot")), STR("1"))) {
+    if (h->method == HTTP_HEAD || str_eq(query_value(h->query, STR("snapshot")), STR("1"))) {
         respond_lines(s, st);
         kv_events_snapshot(s->kv, write_line, st);
         http_stream_end(st);
@@ -250,6 +250,9 @@ static void subscribe(struct serve *s, struct http_stream *st, struct str query)
 static void write_to_all(void *ctx, struct str line)
 {
     struct serve *s = ctx;
+    /* A reader that just came has a whole snapshot before it: cut for that, it would come again and
+     * never get through. */
+    size_t most = SERVE_SUBSCRIBER_BUFFER + kv_events_count(s->kv) * KV_EVENTS_HASH_BYTES;
 
     for (size_t i = 0; i < SERVE_SUBSCRIBERS_MAX; i++) {
         struct http_stream *st = s->subscriber[i];
@@ -257,7 +260,7 @@ static void write_to_all(void *ctx, struct str line)
         if (st == NULL) {
             continue;
         }
-        if (http_stream_buffered(st) + line.n > SERVE_SUBSCRIBER_BUFFER) {
+        if (http_stream_buffered(st) + line.n > most) {
             s->subscriber[i] = NULL;
             http_stream_set_user(st, NULL);
             http_stream_abort(st);
@@ -391,7 +394,7 @@ static void run_route(struct serve *s, struct http_stream *st, const struct http
         abort_event(s, st, rest);
         break;
     case ROUTE_KV_EVENTS:
-        subscribe(s, st, h->query);
+        subscribe(s, st, h);
         break;
     case ROUTE_NONE:
         break;

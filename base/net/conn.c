@@ -494,7 +494,8 @@ static void conn_turn(struct env_task *t)
     struct conn *c = CONTAINER_OF(t, struct conn, task);
     unsigned events;
 
-    if (c->state == CONN_OPEN && c->ending == 0 && c->in.len != 0 && c->protocol->wants_input(c)) {
+    /* What was read is offered whether or not more is wanted: a full `in` shrinks only so. */
+    if (c->state == CONN_OPEN && c->ending == 0 && c->in.len != 0) {
         conn_input(c, NULL, 0);
     }
     conn_say_drained(c);

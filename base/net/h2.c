@@ -36,6 +36,7 @@ struct refused {
 struct h2_conn {
     nghttp2_session *session; /* owned */
     struct h2_block block;    /* the header block under way */
+    int32_t block_id;         /* its stream, while its end is due; 0: none */
     struct bucket resets;
     struct bucket control;
     struct h2_scan scan;
@@ -108,6 +109,7 @@ static int h2_on_begin_headers(nghttp2_session *session, const nghttp2_frame *fr
     (void)session;
     h2_block_begin(&h2_of(c)->block, &c->server->limits, s != NULL ? s->header_count : 0,
                    s != NULL ? s->header_bytes : 0);
+    h2_of(c)->block_id = frame->hd.stream_id;
     conn_due_set(c, DUE_HEADER, conn_now(c) + c->server->limits.header_us);
     return 0;
 }
@@ -220,11 +222,17 @@ static void h2_begin(struct conn *c, const nghttp2_frame *frame)
     stream_begin(s);
 }
 
+static void h2_block_over(struct conn *c)
+{
+    h2_of(c)->block_id = 0;
+    conn_due_clear(c, DUE_HEADER);
+}
+
 static void h2_headers_done(struct conn *c, const nghttp2_frame *frame)
 {
     struct http_stream *s;
 
-    conn_due_clear(c, DUE_HEADER);
+    h2_block_over(c);
     if (frame->headers.cat == NGHTTP2_HCAT_REQUEST) {
         h2_begin(c, frame);
     } else if ((s = h2_stream(c, frame->hd.stream_id)) != NULL) {
@@ -304,6 +312,9 @@ static int h2_on_stream_close(nghttp2_session *session, int32_t id, uint32_t cod
 
     (void)session;
     (void)code;
+    if (id == h2_of(c)->block_id) {
+        h2_block_over(c); /* a refused block has no other end: nghttp2 does not tell of it */
+    }
     if (s != NULL) {
         s->wire_open = false;
         stream_cut(s, HTTP_CLOSE_PEER); /* nothing if its answer was sent whole */

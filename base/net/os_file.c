@@ -193,7 +193,8 @@ int os_dir_make(struct env *e, const char *path)
     struct stat st;
 
     if (mkdir(path, 0700) == 0) {
-        return sync_folder_of(e, path); /* else a power cut takes the folder and all that is in it */
+        /* Else a power cut may take the folder and all that is in it. */
+        return sync_folder_of(e, path);
     }
     if (errno == EEXIST && stat(path, &st) == 0) {
         return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;

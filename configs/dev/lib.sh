@@ -138,10 +138,10 @@ remember() { # name pid
     started_at "$2" >"$DEV/pids/.$1.start"
 }
 
-start() { # name command...: detached, log appended
+start() { # name command...: detached, log appended; up's lock (9) is not handed down: it would be held as long as the process lives
     local name=$1
     shift
-    setsid nohup "$@" >>"$DEV/log/$name.log" 2>&1 </dev/null &
+    setsid nohup "$@" >>"$DEV/log/$name.log" 2>&1 </dev/null 9>&- &
     remember "$name" $!
     disown
 }
@@ -215,7 +215,7 @@ EOF
         mkdir -p "$PG_DIR/run"
         [ -z "$PG_USER" ] || chown "$PG_USER" "$PG_DIR/run"
         rm -f "$PG_DIR/data/postmaster.pid"
-        as_pg "$PG_BIN/pg_ctl" -D "$PG_DIR/data" -l "$PG_DIR/postgres.log" -w -t 60 start >"$DEV/log/pg_ctl.log" 2>&1 ||
+        as_pg "$PG_BIN/pg_ctl" -D "$PG_DIR/data" -l "$PG_DIR/postgres.log" -w -t 60 start >"$DEV/log/pg_ctl.log" 2>&1 9>&- ||
             die "Postgres did not start: $(tail -n 2 "$PG_DIR/postgres.log" 2>/dev/null)" "see $PG_DIR/postgres.log"
         ln -sfn "$PG_DIR/postgres.log" "$DEV/log/postgres.log"
         remember postgres "$(head -n 1 "$PG_DIR/data/postmaster.pid")"

@@ -276,6 +276,16 @@ def test_a_stop_string_ends_before_its_first_occurrence(plain):
     assert text_of(stream(plain, held)) == full
 
 
+def test_a_bias_decides_what_is_said(plain):
+    body = plain.chat(max_tokens=4, logprobs=True, ignore_eos=True)
+    told = plain.ok("/v1/chat/completions", dict(body, logit_bias={"40": 100}))["choices"][0]["logprobs"]["content"]
+    free = plain.ok("/v1/chat/completions", body)["choices"][0]["logprobs"]["content"]
+    assert len(told) == 4 and len({t["token"] for t in told}) == 1
+    assert [t["token"] for t in told] != [t["token"] for t in free]
+    again = plain.ok("/v1/chat/completions", dict(body, logit_bias={"40": -100, "41": 100}))["choices"][0]["logprobs"]["content"]
+    assert again[0]["token"] != told[0]["token"]
+
+
 def test_a_seed_repeats_beside_other_requests(plain):
     def one(seed):
         return plain.ok("/v1/chat/completions", plain.chat(max_tokens=16, temperature=1, seed=seed))["choices"][0]["message"]["content"]
@@ -435,6 +445,22 @@ def test_a_full_worker_answers_503_with_retry_after(keyed):
     assert keyed.metric("vllm:kv_cache_usage_perc") == 0
 
 
+def test_a_request_that_waits_keeps_no_body(keyed):
+    socks = []
+    body = json.dumps(keyed.chat(max_tokens=900, ignore_eos=True, stream=True, junk=[0] * 100000))
+    try:
+        for _ in range(12):
+            c = keyed.connect()
+            c.request("POST", "/v1/chat/completions", body, {"authorization": "Bearer " + KEY})
+            socks.append(c)
+        eventually(lambda: keyed.metric("vllm:num_requests_running") + keyed.metric("vllm:num_requests_waiting") == 12)
+        assert keyed.metric("tollgate_worker_body_bytes") == 0
+    finally:
+        for c in socks:
+            c.close()
+    eventually(lambda: keyed.metric("vllm:num_requests_running") + keyed.metric("vllm:num_requests_waiting") == 0)
+
+
 class Reader:
     """A gateway's side of /kv_events: the set, by snapshot and events."""
 
@@ -494,6 +520,15 @@ def test_kv_events_follow_what_is_held(keyed):
     assert "snapshot" in other.line()
     for r in (follower, late, other):
         r.close()
+
+
+def test_head_of_the_events_takes_no_place(keyed):
+    c = keyed.connect()
+    c.request("HEAD", "/kv_events", headers={"authorization": "Bearer " + KEY})
+    r = c.getresponse()
+    assert r.status == 200 and r.headers["content-type"] == "application/x-ndjson"
+    assert keyed.metric("tollgate_worker_kv_subscribers") == 0
+    c.close()
 
 
 def test_event_readers_are_bounded(keyed):

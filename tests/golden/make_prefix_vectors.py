@@ -73,8 +73,13 @@ def canonical(request):
             first = text[start:][:1024]
         calls = [c["function"] for c in m.get("tool_calls") or []]
         for c in calls + ([m["function_call"]] if m.get("function_call") else []):
-            text += b"\xffcall\xfe" + c["name"].encode() + b"\xfe" + c["arguments"].encode()
-            counted += len(c["name"].encode()) + len(c["arguments"].encode())
+            text += b"\xffcall"
+            for said in (c["name"].encode(), c["arguments"].encode()):
+                text += b"\xfe"
+                if said:
+                    spans.append([len(text), len(said), index])
+                text += said
+                counted += len(said)
     return text, len(text) if head is None else head, first or b"", spans, counted
 
 

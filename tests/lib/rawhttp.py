@@ -135,7 +135,7 @@ class H2:
         if data is not None:
             h.append(("content-type", "application/json"))
         self.c.send_headers(sid, h, end_stream=end and data is None)
-        self.st[sid] = {"status": None, "headers": {}, "data": b"", "ended": False, "reset": None}
+        self.st[sid] = {"status": None, "headers": {}, "data": bytearray(), "ended": False, "reset": None}
         self.flush()
         if data is not None:
             self.write(sid, data, end)

@@ -21,8 +21,8 @@ static void check_budget(struct world_sim *w, int32_t tenant, int32_t key,
     struct quota_scope_state s;
     int64_t most = limit_nusd(l) > seed_nusd ? limit_nusd(l) : seed_nusd;
 
-    if (quota_state(w->gw->quota, tenant, key, &s) && l->budget_month_pusd != QUOTA_NONE &&
-        w->up && s.spent_nusd + s.held_nusd > most) {
+    if (quota_state(w->gw->quota, tenant, key, &s) && l->budget_month_pusd != QUOTA_NONE && w->up &&
+        s.spent_nusd + s.held_nusd > most) {
         sim_fail(w->sim, "tenant %d key %d: spent %lld + held %lld > %lld nano-USD", tenant, key,
                  (long long)s.spent_nusd, (long long)s.held_nusd, (long long)most);
     }
@@ -130,7 +130,8 @@ static void check_scope_idle(struct world_sim *w, int32_t tenant, int32_t key)
         sim_fail(w->sim, "at quiet tenant %d key %d holds %lld and has %lld in flight", tenant, key,
                  (long long)s.held_nusd, (long long)s.concurrent);
     }
-    /* Never less than the ledger and its suspense, but for the rounding of rows that were read as one sum. */
+    /* Never less than the ledger and its suspense, but for the rounding of rows that were read as
+     * one sum. */
     if (s.spent_nusd + (int64_t)w->store.n < nusd) {
         sim_fail(w->sim, "tenant %d key %d: the quota store says %lld nano-USD, the ledger %lld",
                  tenant, key, (long long)s.spent_nusd, (long long)nusd);

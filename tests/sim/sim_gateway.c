@@ -180,7 +180,8 @@ static bool seed_quotas(struct world_sim *w, struct err *e)
     struct quota *q = w->gw->quota;
 
     for (uint32_t i = 0; i < s->n_tenants; i++) {
-        quota_seed(q, s->tenants[i].tenant_id, 0, s->spent_period, s->tenants[i].spent_nusd + s->tenants[i].suspense_nusd);
+        quota_seed(q, s->tenants[i].tenant_id, 0, s->spent_period,
+                   s->tenants[i].spent_nusd + s->tenants[i].suspense_nusd);
     }
     for (uint32_t i = 0; i < s->n_keys; i++) {
         quota_seed(q, s->keys[i].tenant_id, s->keys[i].key_id, s->spent_period,

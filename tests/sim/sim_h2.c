@@ -9,6 +9,8 @@
 #include <stdlib.h>
 
 #define LINK_READ_BYTES 8192
+#define WINDOW_MIN 64 /* of a stream: a small one makes the server wait for each piece */
+#define WINDOW_MAX 40000
 #define LINK_OUT_MAX (64u << 20)
 
 struct h2_link {
@@ -123,7 +125,7 @@ static nghttp2_session *session_new(struct h2_link *l)
     nghttp2_option *option;
     nghttp2_session *s;
     nghttp2_settings_entry window = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE,
-                                     (uint32_t)sim_range(&l->w->rng, 1, 40000)};
+                                     (uint32_t)sim_range(&l->w->rng, WINDOW_MIN, WINDOW_MAX)};
 
     CHECK(nghttp2_session_callbacks_new(&cb) == 0 && nghttp2_option_new(&option) == 0);
     nghttp2_session_callbacks_set_on_header_callback(cb, on_header);

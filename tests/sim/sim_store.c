@@ -98,6 +98,19 @@ static bool store_commit(void *ctx, int32_t gateway_id, int32_t epoch, int64_t l
                : true;
 }
 
+static bool store_has(void *ctx, const struct entry *row, bool *in, struct err *e)
+{
+    struct store_sim *s = ctx;
+    const struct entry *mine;
+
+    if (refuses(s, e)) {
+        return false;
+    }
+    mine = store_row_of_event(s, row->event);
+    *in = mine != NULL && mine->gw_epoch == row->gw_epoch && mine->gw_seq == row->gw_seq;
+    return true;
+}
+
 int64_t store_suspense(const struct entry *row)
 {
     int64_t rest = row->hold_nusd - money_nusd_ceil(money_of(row->cost_pusd));
@@ -107,5 +120,6 @@ int64_t store_suspense(const struct entry *row)
 
 struct ship_store store_as_ship_store(struct store_sim *s)
 {
-    return (struct ship_store){s, store_cursor, store_commit};
+    return (struct ship_store){
+        .ctx = s, .cursor = store_cursor, .commit = store_commit, .has = store_has};
 }

@@ -293,7 +293,9 @@ static void loop_is_drained(struct loop *l)
 static bool only_slow_readers_left(const struct world_sim *w)
 {
     for (unsigned i = 0; i < w->plan.clients; i++) {
-        if (w->clients[i].ask != NULL && !w->clients[i].ask->slow) {
+        const struct client *c = &w->clients[i];
+
+        if (c->ask != NULL && !c->ask->slow && c->link == NULL) { /* a window may be small */
             return false;
         }
     }

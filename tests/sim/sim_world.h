@@ -87,6 +87,9 @@ struct client {
 void client_start(struct world_sim *w, unsigned i, unsigned asks, uint64_t at_us);
 bool client_is_done(const struct client *c);
 void client_stop(struct client *c);
+/* sim_hear.c: the end that the bytes in c->in stand for. whole: they ended rightly. */
+enum ask_end hear_stream(struct client *c, bool whole);
+enum ask_end hear_whole(struct client *c);
 
 /* ---- workers ---- */
 

@@ -362,8 +362,8 @@ static void chunks_follow_the_arguments_of_a_tool_call(void **state)
     }
     buf_c(&body, "\"}}]}]}");
     buf_byte(&body, 0);
-    assert_true(prompt_chat(&p, m->tokenizer, CHAT_SMOLLM2, &a, parse(&a, buf_view(&body).p), &key,
-                            &e));
+    assert_true(
+        prompt_chat(&p, m->tokenizer, CHAT_SMOLLM2, &a, parse(&a, buf_view(&body).p), &key, &e));
     assert_in_range(p.n_chunks, 10, 11);
     for (uint32_t i = 1; i < p.n_chunks; i++) { /* 256 bytes are no fewer than 256 / 4 tokens */
         assert_in_range(p.chunk_token[i] - p.chunk_token[i - 1], 64, 256);

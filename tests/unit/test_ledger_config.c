@@ -238,6 +238,11 @@ static void a_price_without_a_tier_is_published_for_all_four(void **state)
     p.in_pusd = -3;
     p.valid_from_us++;
     assert_refused(&d, config_price_publish(&d.c, &p, &d.out, &d.e), ERR_INPUT);
+    p.in_pusd = (int64_t)INT32_MAX + 1; /* a long prompt's cost would leave int64 */
+    assert_refused(&d, config_price_publish(&d.c, &p, &d.out, &d.e), ERR_INPUT);
+    p.tier = 0;
+    p.in_pusd = INT32_MAX; /* and so would priority's, at 1.75 */
+    assert_refused(&d, config_price_publish(&d.c, &p, &d.out, &d.e), ERR_INPUT);
     v = answer(&d, config_price_list(&d.c, STR("m1"), &d.out, &d.e));
     assert_int_equal(json_get(v, STR("data"))->count, 5);
     assert_int_equal(json_get(price_at(v, 0), STR("in_force"))->type, JSON_TRUE);

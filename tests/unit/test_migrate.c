@@ -197,6 +197,12 @@ static void roles_may_what_they_need(void **state)
     world_refused(p, "SELECT hmac FROM api_key");
     world_refused(p, "INSERT INTO tenant (name) VALUES ('x')");
     world_refused(p, "SELECT tollgate_make_partitions('2026-01-01', '2026-01-01')");
+    /* The owner's triggers on a table of one's own would write the audit. */
+    assert_true(pg_exec(p, "CREATE TEMP TABLE mine (LIKE quota)", NULL, 0, &e));
+    world_refused(p, "CREATE TRIGGER t AFTER INSERT ON mine FOR EACH ROW EXECUTE FUNCTION "
+                     "tollgate_quota_audit()");
+    world_refused(p, "CREATE TRIGGER t AFTER INSERT ON mine FOR EACH ROW EXECUTE FUNCTION "
+                     "tollgate_config_bump()");
     pg_close(p);
     world_db_as(&db, "tollgate_gateway", conninfo);
     p = world_pg(conninfo);
@@ -208,6 +214,11 @@ static void roles_may_what_they_need(void **state)
     world_refused(p, "UPDATE usage_event SET cost_pusd = 0");
     world_refused(p, "CREATE TABLE mine (x int)");
     world_refused(p, "DELETE FROM admin_audit");
+    world_refused(p, "DELETE FROM usage_event");
+    world_refused(p, "TRUNCATE usage_event");
+    world_refused(p, "TRUNCATE ingest_cursor");
+    world_refused(p, "DELETE FROM usage_15m");
+    world_refused(p, "UPDATE billing_period SET state = 'open'");
     world_refused(p, "SELECT tollgate_make_partitions('2031-01-01', '2041-01-01')");
     pg_close(p);
 }

@@ -63,6 +63,28 @@ static void pipelined_requests_are_answered_in_order(void **state)
     world_free(w);
 }
 
+/* More of them than the connection reads ahead: it stops reading, answers, and goes on. */
+static void a_deep_pipeline_is_answered_to_its_end(void **state)
+{
+    enum { REQUESTS = 3000 };
+    static const char one[] = "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n";
+    struct world *w = world_new(NULL, HTTP_H1);
+    const char *at;
+    int answers = 0;
+
+    (void)state;
+    for (int i = 0; i < REQUESTS; i++) {
+        fake_send_c(w->peer, one);
+    }
+    fake_run(w->fake);
+    for (at = fake_text(w->peer); (at = strstr(at, "HTTP/1.1 200")) != NULL; at++) {
+        answers++;
+    }
+    assert_int_equal(answers, REQUESTS);
+    assert_false(w->peer->closed || w->peer->shut);
+    world_free(w);
+}
+
 static void stream_of_unknown_length_is_chunked(void **state)
 {
     struct world *w = world_new(NULL, HTTP_H1);
@@ -532,6 +554,7 @@ int main(void)
         cmocka_unit_test(get_is_answered_and_kept_alive),
         cmocka_unit_test(answer_does_not_depend_on_how_bytes_are_split),
         cmocka_unit_test(pipelined_requests_are_answered_in_order),
+        cmocka_unit_test(a_deep_pipeline_is_answered_to_its_end),
         cmocka_unit_test(stream_of_unknown_length_is_chunked),
         cmocka_unit_test(smuggling_shapes_get_400_and_the_end),
         cmocka_unit_test(bad_chunk_in_a_body_ends_the_request_with_400),

@@ -246,6 +246,35 @@ static void set_flag(void *ctx)
     *(bool *)ctx = true;
 }
 
+/* The deadline of a block that is refused goes with its stream. */
+static void a_malformed_request_does_not_end_its_neighbours(void **state)
+{
+    struct world *w = h2_world(NULL);
+    struct http_stream *slow;
+    struct buf b;
+    struct seen seen;
+
+    (void)state;
+    get(w->peer, 1, "/slow");
+    fake_run(w->fake);
+    slow = w->last;
+    block_begin(&b, "GET", "/hello");
+    field(&b, "connection", "close");
+    block_send(w->peer, &b, 3, END_STREAM);
+    fake_run(w->fake);
+    look(w->peer, &seen);
+    assert_int_equal(seen.rst_id, 3);
+    fake_advance(w->fake, http_limits_default.header_us + SECOND);
+    look(w->peer, &seen);
+    assert_int_equal(seen.count[GOAWAY], 0);
+    http_stream_respond(slow, 200, NULL, 0, 0);
+    http_stream_end(slow);
+    fake_run(w->fake);
+    assert_int_equal(look(w->peer, &seen)->ends, 1);
+    assert_int_equal(w->whys[HTTP_CLOSE_DONE], 1);
+    world_free(w);
+}
+
 static void drain_says_goaway_twice_and_lets_streams_end(void **state)
 {
     struct world *w = h2_world(NULL);
@@ -291,6 +320,7 @@ int main(void)
         cmocka_unit_test(our_own_aborts_never_end_the_connection),
         cmocka_unit_test(continue_is_said_once),
         cmocka_unit_test(head_has_no_body),
+        cmocka_unit_test(a_malformed_request_does_not_end_its_neighbours),
         cmocka_unit_test(drain_says_goaway_twice_and_lets_streams_end),
     };
 

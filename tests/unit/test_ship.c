@@ -61,6 +61,18 @@ static bool model_commit(void *ctx, int32_t gateway_id, int32_t epoch, int64_t l
     return roll >= m->refuse + m->ambiguous || err_set(e, ERR_UNAVAILABLE, "connection lost");
 }
 
+static bool model_has(void *ctx, const struct entry *row, bool *in, struct err *e)
+{
+    const struct model *m = ctx;
+    size_t i;
+
+    *in = false;
+    for (i = 0; i < m->n; i++) {
+        *in = *in || uuid_eq(m->rows[i], row->event);
+    }
+    return !m->away || err_set(e, ERR_UNAVAILABLE, "away");
+}
+
 struct world {
     struct env *env;
     char dir[64];
@@ -73,7 +85,7 @@ struct world {
 static void life_begin(struct world *w)
 {
     struct ship_options o = {.dir = w->dir, .gateway_id = 1};
-    struct ship_store store = {&w->m, model_cursor, model_commit};
+    struct ship_store store = {&w->m, model_cursor, model_commit, model_has};
 
     w->j = world_journal(w->env, w->dir, 16);
     w->p = journal_port_new(w->j, w->env, NULL, NULL);
@@ -107,6 +119,7 @@ static void row(struct world *w, uint64_t n)
     struct record d = world_dispatch(n, n);
     struct record c = world_close(n, n);
 
+    c.close.occurred_us = env_wall_us(w->env); /* young */
     CHECK(journal_put(w->p, &o) > 0 && journal_put(w->p, &d) > 0 && journal_put(w->p, &c) > 0);
     while (journal_step(w->j, w->env)) {
     }
@@ -260,6 +273,117 @@ static void a_store_that_went_back_gets_its_rows_again(void **state)
     world_end(&w);
 }
 
+static void a_store_that_went_back_before_this_life_gets_older_lives_too(void **state)
+{
+    struct world w;
+    struct record o = world_open(100);
+    struct record d = world_dispatch(100, 100);
+    uint64_t i;
+
+    (void)state;
+    world_begin(&w);
+    world_write(w.j, w.p, w.env, &o); /* never over: its segment stays */
+    world_write(w.j, w.p, w.env, &d);
+    for (i = 1; i <= 3; i++) {
+        row(&w, i);
+    }
+    ship_until_done(&w);
+    life_end(&w);
+    life_begin(&w);
+    for (i = 4; i <= 6; i++) {
+        row(&w, i);
+    }
+    ship_until_done(&w);
+    assert_rows(&w, 6);
+    w.m.last[1] = 1; /* restored from a backup */
+    w.m.last[2] = 0;
+    w.m.newest = 1;
+    w.m.n = 1;
+    w.m.away = true;
+    row(&w, 7);
+    (void)ship_step(w.s, w.env);
+    w.m.away = false;
+    ship_until_done(&w);
+    assert_rows(&w, 7);
+    world_end(&w);
+}
+
+/* Two gateways with one id and folders of their own begin with the same epoch. */
+static void the_cursor_of_another_process_swallows_no_row(void **state)
+{
+    struct world w;
+    struct ship_stats stats;
+    uint64_t i;
+
+    (void)state;
+    world_begin(&w);
+    w.m.last[1] = 2; /* the other's two rows */
+    w.m.rows[w.m.n++] = world_uuid(901);
+    w.m.rows[w.m.n++] = world_uuid(902);
+    for (i = 1; i <= 3; i++) {
+        row(&w, i);
+    }
+    for (i = 0; i < 5; i++) {
+        assert_true(ship_step(w.s, w.env) > 0);
+    }
+    ship_stats(w.s, &stats);
+    assert_int_equal(stats.failures, 5); /* loud, and the rows wait */
+    assert_false(stats.up);
+    assert_int_equal(w.m.n, 2);
+    world_end(&w);
+}
+
+static void the_cursor_of_another_process_swallows_no_row_of_an_older_life(void **state)
+{
+    struct world w;
+    struct ship_stats stats;
+    uint64_t i;
+
+    (void)state;
+    world_begin(&w);
+    w.m.away = true;
+    for (i = 1; i <= 3; i++) {
+        row(&w, i);
+    }
+    life_end(&w);
+    w.m.away = false;
+    w.m.last[1] = 3; /* the other's */
+    life_begin(&w);
+    for (i = 0; i < 3; i++) {
+        assert_true(ship_step(w.s, w.env) > 0);
+    }
+    ship_stats(w.s, &stats);
+    assert_int_equal(stats.failures, 3);
+    assert_int_equal(w.m.n, 0);
+    world_end(&w);
+}
+
+static void another_process_that_commits_beside_us_swallows_no_row(void **state)
+{
+    struct world w;
+    struct ship_stats stats;
+    uint64_t i;
+
+    (void)state;
+    world_begin(&w);
+    row(&w, 1);
+    row(&w, 2);
+    ship_until_done(&w);
+    w.m.refuse = 100;
+    row(&w, 3);
+    (void)ship_step(w.s, w.env);
+    w.m.refuse = 0;
+    w.m.last[1] = 3; /* the other's third, while ours waits in the batch */
+    for (i = 0; i < 3; i++) {
+        assert_true(ship_step(w.s, w.env) > 0);
+    }
+    ship_stats(w.s, &stats);
+    assert_false(stats.up);
+    assert_int_equal(stats.failures, 4);
+    assert_rows(&w, 2);
+    world_end(&w);
+}
+
 static void shipping_gives_the_disk_back(void **state)
 {
     struct world w;
@@ -293,7 +417,7 @@ static void a_folder_is_replayed_offline(void **state)
     }
     life_end(&w);
     o.dir = w.dir;
-    store = (struct ship_store){&w.m, model_cursor, model_commit};
+    store = (struct ship_store){&w.m, model_cursor, model_commit, model_has};
     w.s = ship_new(w.env, NULL, NULL, &o, &store);
     ship_until_done(&w);
     assert_rows(&w, 20);
@@ -310,6 +434,10 @@ int main(void)
         cmocka_unit_test(older_lives_are_shipped_first),
         cmocka_unit_test(it_asks_less_often_while_the_store_is_away),
         cmocka_unit_test(a_store_that_went_back_gets_its_rows_again),
+        cmocka_unit_test(a_store_that_went_back_before_this_life_gets_older_lives_too),
+        cmocka_unit_test(the_cursor_of_another_process_swallows_no_row),
+        cmocka_unit_test(the_cursor_of_another_process_swallows_no_row_of_an_older_life),
+        cmocka_unit_test(another_process_that_commits_beside_us_swallows_no_row),
         cmocka_unit_test(shipping_gives_the_disk_back),
         cmocka_unit_test(a_folder_is_replayed_offline),
     };

@@ -246,6 +246,46 @@ static void a_day_without_a_partition_is_made(void **state)
     line_end(&l);
 }
 
+static void a_wrong_clock_between_two_rows_stops_nothing(void **state)
+{
+    struct line l;
+    struct record r;
+
+    (void)state;
+    line_make(&l, 21);
+    r = row_of(&l, 1);
+    r.close.occurred_us = 1000000; /* 1970: a machine that had no time yet */
+    put(&l, r);
+    put(&l, row_of(&l, 2));
+    ship_all(&l);
+    assert_int_equal(rows(&l, "count(*)"), 2);
+    assert_ledger_is_sound(&l);
+    line_end(&l);
+}
+
+/* Another gateway with the same id took this epoch's numbers. */
+static void the_cursor_of_another_process_swallows_no_row(void **state)
+{
+    struct line l;
+    struct ship_stats stats;
+    struct err e = {0};
+    int i;
+
+    (void)state;
+    line_make(&l, 22);
+    assert_true(pg_exec(l.pg, "INSERT INTO ingest_cursor VALUES (22, 1, 1)", NULL, 0, &e));
+    put(&l, row_of(&l, 1));
+    put(&l, row_of(&l, 2));
+    for (i = 0; i < 3; i++) {
+        assert_true(ship_step(l.s, l.env) > 0);
+    }
+    ship_stats(l.s, &stats);
+    assert_int_equal(stats.failures, 3);
+    assert_int_equal(rows(&l, "count(*)"), 0);
+    assert_true(pg_exec(l.pg, "DELETE FROM ingest_cursor WHERE gateway_id = 22", NULL, 0, &e));
+    line_end(&l);
+}
+
 static void a_row_of_a_closed_month_is_booked_in_this_one_as_a_correction(void **state)
 {
     struct line l;
@@ -478,6 +518,8 @@ int main(void)
         cmocka_unit_test(sums_equal_rows_over_many_groups),
         cmocka_unit_test(huge_sums_do_not_overflow),
         cmocka_unit_test(a_day_without_a_partition_is_made),
+        cmocka_unit_test(a_wrong_clock_between_two_rows_stops_nothing),
+        cmocka_unit_test(the_cursor_of_another_process_swallows_no_row),
         cmocka_unit_test(a_row_of_a_closed_month_is_booked_in_this_one_as_a_correction),
         cmocka_unit_test(what_was_held_for_an_unknown_cost_goes_to_suspense),
         cmocka_unit_test(an_event_closed_twice_is_booked_once),

@@ -1,5 +1,6 @@
 tg_unit(test_sample LIBS tg_engine)
 tg_unit(test_engine LIBS tg_engine)
+tg_unit(test_engine_thread LIBS tg_serve Threads::Threads)
 tg_unit(test_detok LIBS tg_engine)
 tg_unit(test_chat LIBS tg_serve SOURCES unit/tiny_model.c)
 tg_unit(test_kv_events LIBS tg_serve)
