@@ -17,9 +17,9 @@ struct arena_cache {
 };
 
 struct arena {
-    struct arena_block *head; /* owned chain, newest first */
-    size_t used;              /* bytes handed out, each piece rounded up to 16 */
-    size_t max;               /* bound of used */
+    struct arena_block *head;  /* owned chain, newest first */
+    size_t used;               /* bytes handed out, each piece rounded up to 16 */
+    size_t max;                /* bound of used */
     struct arena_cache *cache; /* borrowed; NULL: none */
 };
 

@@ -525,7 +525,7 @@ bool conf_secret(const char *path, struct arena *a, struct str *out, struct err 
     struct buf text;
     struct str s;
     bool ok = false;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold a start up */
 
     if (fd < 0) {
         return err_errno(e, errno, "%s", path);
@@ -539,6 +539,12 @@ bool conf_secret(const char *path, struct arena *a, struct str *out, struct err 
     if (s.n == 0) {
         (void)err_set(e, ERR_INPUT, "%s: the secret is empty", path);
         goto out;
+    }
+    for (size_t i = 0; i < s.n; i++) { /* some travel in headers, where a line end would end them */
+        if ((uint8_t)s.p[i] < ' ' || s.p[i] == 0x7f) {
+            (void)err_set(e, ERR_INPUT, "%s: a secret is one line of text", path);
+            goto out;
+        }
     }
     *out = arena_str(a, s);
     ok = out->p != NULL || err_set(e, ERR_NO_MEMORY, "%s: no memory left", path);

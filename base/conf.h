@@ -45,8 +45,8 @@ MUST_USE bool conf_load(const char *path, const struct conf_option *options, siz
                         void *out, struct arena *a, struct err *e);
 MUST_USE bool conf_parse(struct str text, const char *source, const struct conf_option *options,
                          size_t count, void *out, struct arena *a, struct err *e);
-/* A secret from a file: refuses a file others can read (mode & 077), empty ones and > 4 KiB.
- * Strips one trailing newline. The result lives in the arena. */
+/* A secret from a file: refuses a file others can read (mode & 077), empty ones, > 4 KiB, and what is no
+ * single line of text. Strips one trailing newline. The result lives in the arena. */
 MUST_USE bool conf_secret(const char *path, struct arena *a, struct str *out, struct err *e);
 
 #endif

@@ -38,7 +38,8 @@ static inline uint64_t word_at(const uint8_t *s)
     return le64toh(w);
 }
 
-/* Past the blocks that hold nothing of interest: quotes, and what is not printable ASCII if asked. */
+/* Past the blocks without a quote or backslash; not quotes_only: without any byte that is no
+ * printable ASCII either. */
 static inline const uint8_t *skip_blocks(const uint8_t *s, const uint8_t *end, bool quotes_only)
 {
 #ifdef __SSE2__

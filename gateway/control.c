@@ -7,6 +7,8 @@
 
 #define CONTROL_TICK_US 100000  /* NOTIFY is looked for this often */
 #define CONTROL_POLL_US 1000000 /* and the version is polled, should a NOTIFY be lost */
+#define CONTROL_SAVE_US                                                                            \
+    60000000 /* the file follows the cursor, so that the journal can be trimmed */
 #define CONTROL_PG_BACKOFF_MIN_US 250000
 #define CONTROL_PG_BACKOFF_MAX_US 2000000
 #define CONTROL_PARTITIONS_US 3600000000ULL
@@ -95,9 +97,11 @@ bool control_reload(struct control *c, struct err *e)
     }
     c->from_file = false;
     if (c->gw->journal != NULL && !snapshot_save(s, c->env, c->snapshot_path, &file)) {
-        say(c, LOG_WARN, "snapshot_not_saved",
-            &file); /* before the folder is locked nothing is written there */
+        say(c, LOG_WARN, "snapshot_not_saved", &file);
+    } else if (c->gw->journal != NULL) { /* before the folder is locked nothing is written there */
+        journal_keep_after(c->gw->journal, s->spent_epoch, s->spent_seq);
     }
+    c->save_us = env_now_us(c->env) + CONTROL_SAVE_US;
     take_snapshot(c, s);
     return true;
 }
@@ -124,6 +128,19 @@ static void make_partitions(struct control *c)
     }
 }
 
+/* The orphans of older lives have their rows on the disk: nobody needs those lives' rings again. */
+static void forget_rings(struct control *c)
+{
+    char dir[480];
+
+    if (!c->forget_rings || journal_durable(c->port) < c->forget_ticket) {
+        return;
+    }
+    c->forget_rings = false;
+    journal_forget_rings(c->env, str_copy(c->gw->config.journal_dir, dir, sizeof(dir)),
+                         journal_epoch(c->gw->journal));
+}
+
 static void control_tick(struct env_timer *t)
 {
     struct control *c = CONTAINER_OF(t, struct control, tick);
@@ -132,6 +149,7 @@ static void control_tick(struct env_timer *t)
 
     log_drain(c->gw->log);
     env_timer_arm(c->env, &c->tick, now + CONTROL_TICK_US);
+    forget_rings(c);
     if (now < c->pg_retry_us) {
         return;
     }
@@ -144,7 +162,7 @@ static void control_tick(struct env_timer *t)
         return;
     }
     c->poll_us = now + CONTROL_POLL_US;
-    if ((c->from_file || version_moved(c, &e)) && !control_reload(c, &e)) {
+    if ((c->from_file || now >= c->save_us || version_moved(c, &e)) && !control_reload(c, &e)) {
         pg_lost(c, &e);
     } else if (e.code != ERR_NONE) {
         pg_lost(c, &e);
@@ -160,9 +178,8 @@ static bool first_snapshot(struct control *c, struct err *e)
         return true;
     }
     s = snapshot_load(c->env, c->snapshot_path, &file);
-    if (s == NULL) {
-        err_prefix(e, "no configuration: Postgres does not give one and there is no snapshot at %s",
-                   c->snapshot_path);
+    if (s == NULL) { /* absent, damaged and unreadable ask for different things to be done */
+        err_prefix(e, "no configuration: Postgres does not give one, and %s", file.text);
         return false;
     }
     say(c, LOG_WARN, "postgres_down", e);

@@ -21,6 +21,9 @@ struct control {
     uint64_t pg_retry_us; /* not before; monotonic */
     uint64_t pg_backoff_us;
     uint64_t poll_us;       /* when the version is next asked for */
+    uint64_t save_us;             /* when the snapshot file is next written for its watermark */
+    bool forget_rings;            /* of older lives, once this ticket is durable: */
+    uint64_t forget_ticket;       /* the last orphan's CLOSE */
     uint64_t partitions_us; /* when day partitions are next made */
     bool pg_said_down;
     bool from_file; /* the world came from the file: Postgres was away at start */

@@ -28,6 +28,8 @@ struct recovery {
     struct recovered *rec;
     void (*done)(struct control *);
     size_t next, running, measured, unknown;
+    uint64_t ticket; /* of the last CLOSE */
+    bool incomplete; /* an orphan waits for the next start, and so does its ring */
     struct ask ask[RECOVER_PARALLEL];
     struct env_task pump;
 };
@@ -70,7 +72,9 @@ static void write_close(struct recovery *run, const struct orphan *o, int64_t pr
                       hold */
     recover_entry(o, clamp32(prompt, in_max), clamp32(cached, in_max), clamp32(output, INT32_MAX),
                   state, p, &rec.close);
-    if (journal_put(c->port, &rec) == 0) {
+    run->ticket = journal_put(c->port, &rec);
+    if (run->ticket == 0) {
+        run->incomplete = true;
         log_event(c->gw->log, LOG_ERROR, env_wall_us(c->env), "recover_ring_full",
                   "an orphan's row waits for the next start");
         return;
@@ -242,6 +246,10 @@ static void recovery_end(struct recovery *run)
             c->gw->log, LOG_INFO, env_wall_us(c->env), "recovered",
             "%zu attempts were open: %zu measured by their worker, %zu unknown; %zu requests void",
             run->rec->n_orphans, run->measured, run->unknown, run->rec->voids);
+    }
+    if (!run->incomplete) {
+        c->forget_rings = true;
+        c->forget_ticket = run->ticket;
     }
     mem_free(run);
     done(c);

@@ -12,7 +12,10 @@
 #include <unistd.h>
 
 #define SECRET_BYTES_MAX 400 /* "Bearer " and it fit where headers are built */
+#define MAIN_SHIP_SLICE_US 200000
 #define MAIN_JOURNAL_IDLE_US 100000
+#define MAIN_FILES_MIN 48u
+#define MAIN_FILES_PER_LOOP 8u
 #define MAIN_JOURNAL_GATHER_US 1000 /* what many clients at once add to each other anyway */
 #define MAIN_JOURNAL_GATHER_OPEN 4
 #define MAIN_DRAIN_GRACE_US 5000000 /* beyond drain_timeout: rows to disk and Postgres */
@@ -164,9 +167,13 @@ static void *ship_main(void *arg)
 
     thread_name("tg-ship");
     while (!atomic_load(&m->ship_stop)) {
-        uint64_t wait = ship_step(m->gw.ship, m->ship_env);
+        uint64_t until = env_now_us(m->ship_env) + ship_step(m->gw.ship, m->ship_env);
 
-        os_turn(m->ship_env, u64_min(wait, 200000));
+        do { /* its back-off is kept, a stop is heard */
+            uint64_t now = env_now_us(m->ship_env);
+
+            os_turn(m->ship_env, now < until ? u64_min(until - now, MAIN_SHIP_SLICE_US) : 0);
+        } while (!atomic_load(&m->ship_stop) && env_now_us(m->ship_env) < until);
     }
     return NULL;
 }
@@ -187,6 +194,18 @@ static void doorbell(void *ctx)
     (void)ctx; /* its only use is to end a wait */
 }
 
+/* Loops share a port, and would share it with another gateway without a word: half of its clients
+ * would come here. A listener that does not share finds the other one. */
+static bool port_is_free(struct loop *l, const struct env_addr *a, struct err *e)
+{
+    struct env_sock *s = env_listen(l->env, a, false, e);
+
+    if (s != NULL) {
+        env_close(l->env, s);
+    }
+    return s != NULL;
+}
+
 static bool listen_list(struct loop *l, const struct conf_list *list, struct tls_context *tls,
                         struct err *e)
 {
@@ -198,7 +217,8 @@ static bool listen_list(struct loop *l, const struct conf_list *list, struct tls
         if (!os_addr_parse(list->items[i], &a, e)) {
             return false;
         }
-        s = env_listen(l->env, &a, l->gw->n_loops > 1, e);
+        s = l->index > 0 || port_is_free(l, &a, e) ? env_listen(l->env, &a, l->gw->n_loops > 1, e)
+                                                   : NULL;
         if (s == NULL) {
             err_prefix(e, "listen on " STR_FMT, STR_ARG(list->items[i]));
             return false;
@@ -352,6 +372,8 @@ static bool open_files(struct main_state *m, struct err *e)
         !snapshot_save(m->control.world->snap, m->env, m->control.snapshot_path, e)) {
         return false;
     }
+    journal_keep_after(m->gw.journal, m->control.world->snap->spent_epoch,
+                       m->control.world->snap->spent_seq);
     m->control.port = journal_port_new(m->gw.journal, m->env, doorbell, NULL);
     return m->gw.ship != NULL && m->control.port != NULL;
 }
@@ -375,6 +397,19 @@ static void raise_limits(void)
     (void)signal(SIGPIPE, SIG_IGN);
 }
 
+/* Loops, journal and Postgres need theirs before the first client comes. */
+static bool files_suffice(const struct gateway *gw, struct err *e)
+{
+    rlim_t need = MAIN_FILES_MIN + (rlim_t)MAIN_FILES_PER_LOOP * gw->n_loops;
+    struct rlimit rl;
+
+    return getrlimit(RLIMIT_NOFILE, &rl) != 0 || rl.rlim_cur >= need ||
+           err_set(e, ERR_LIMIT,
+                   "at most %llu open files are allowed here (ulimit -n); %u loops need %llu, and "
+                   "each client one more",
+                   (unsigned long long)rl.rlim_cur, gw->n_loops, (unsigned long long)need);
+}
+
 static bool start(struct main_state *m, struct err *e)
 {
     struct gateway *gw = &m->gw;
@@ -388,7 +423,7 @@ static bool start(struct main_state *m, struct err *e)
     gw->index = whohas_new((size_t)gw->config.whohas_bytes);
     gw->quota = quota_new();
     gw->control = &m->control;
-    if (!read_secrets(gw, e) || !os_on_signals(m->env, on_signal, m, e) ||
+    if (!files_suffice(gw, e) || !read_secrets(gw, e) || !os_on_signals(m->env, on_signal, m, e) ||
         !control_start(&m->control, gw, m->env, e) || !open_files(m, e) || !seed_quotas(m, e)) {
         return false;
     }
@@ -418,7 +453,8 @@ static void stop(struct main_state *m)
     }
     atomic_store(&m->journal_stop, true);
     pthread_join(m->journal_thread, NULL);
-    /* What the shipper last said may be older than the last rows: its steps from here on are not. */
+    /* What the shipper last said may be older than the last rows: its steps from here on are not.
+     */
     atomic_store(&m->ship_stop, true);
     pthread_join(m->ship_thread, NULL);
     wait = ship_step(m->gw.ship, m->ship_env);
@@ -468,6 +504,8 @@ static int run(const char *path)
     arena_init(&m->gw.arena, 4u << 20);
     if (!gateway_config_load(path, &m->gw.config, &m->gw.arena, &e)) {
         fprintf(stderr, "tollgate: %s\n", e.text);
+        arena_fini(&m->gw.arena);
+        mem_free(m);
         return 2;
     }
     raise_limits();
@@ -477,7 +515,7 @@ static int run(const char *path)
     if (m->gw.resolver == NULL || m->env == NULL || !start(m, &e)) {
         log_drain(m->gw.log);
         fprintf(stderr, "tollgate: %s\n", e.text);
-        return 1;
+        _exit(1); /* threads may run already: nothing that they use is taken down under them */
     }
     os_run(m->env);
     if (atomic_load(&m->failed)) {

@@ -62,6 +62,9 @@ bool config_key_create(const struct config *c, const struct config_key *k,
     bool ok;
 
     *out = (struct config_key_ids){0};
+    if (k->name.n > 128) {
+        return err_set(e, ERR_INPUT, "a key's name has at most 128 bytes");
+    }
     if (!config_begin(c, e)) {
         return false;
     }

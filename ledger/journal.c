@@ -30,8 +30,11 @@ struct journal_port {
     uint8_t pad1[56];
     _Atomic uint64_t tail; /* tickets copied out of the ring; writer writes */
     _Atomic uint64_t durable;
-    uint64_t taken; /* writer only: tickets in the group at hand */
-    uint8_t pad2[40];
+    uint64_t taken;          /* writer only: tickets in the group at hand */
+    uint64_t written;        /* writer only: tickets in segments */
+    struct env_file *shadow; /* the ring on disk; NULL: could not be made */
+    uint8_t pad2[24];
+    uint64_t shadowed; /* producer only: tickets in it */
 };
 
 struct journal {
@@ -61,7 +64,8 @@ struct journal {
     atomic_bool rung, admits, failed;
     _Atomic uint64_t durable_lsn;
     _Atomic uint64_t n_records, n_groups, n_bytes, syncs_us, rows, folder_bytes;
-    struct trim *trim; /* of the one thread that calls journal_trim */
+    _Atomic uint64_t keep; /* watermark of the snapshot file, see watermark_pack */
+    struct trim *trim;     /* of the one thread that calls journal_trim */
 };
 
 /* ---- opening ---- */
@@ -169,6 +173,12 @@ static void journal_free(struct journal *j)
         if (p->wake != NULL) {
             p->producer->ops->wake_free(p->producer, p->wake);
         }
+        if (p->shadow != NULL) {
+            j->env->ops->file_close(j->env, p->shadow);
+            if (p->written == atomic_load(&p->head)) { /* nothing is left in the ring */
+                shadow_remove(j->env, j->dir, j->epoch, i);
+            }
+        }
         mem_free(p->slots);
         mem_free(p);
     }
@@ -239,9 +249,28 @@ struct journal_port *journal_port_new(struct journal *j, struct env *producer,
     if (rung != NULL) {
         p->wake = producer->ops->wake_new(producer, rung, ctx);
     }
+    p->shadow = shadow_open(producer, j->dir, j->epoch, n);
+    if (p->shadow == NULL) {
+        log_event(j->log, LOG_WARN, env_wall_us(producer), "journal_ring",
+                  "no ring file in %s: a kill may lose an attempt's record", j->dir);
+    }
     j->ports[n] = p;
     atomic_store(&j->n_ports, n + 1);
     return p;
+}
+
+/* What a worker is about to see is in a file before it sees it. Slots from `from` on are the
+ * producer's alone to change, so they may be read while the writer copies them. */
+static void port_shadow(struct journal_port *p, uint64_t to)
+{
+    uint64_t from = p->shadowed;
+
+    if (to - from > JOURNAL_PORT_RECORDS) {
+        from = to - JOURNAL_PORT_RECORDS;
+    }
+    if (shadow_write(p->producer, p->shadow, p->slots, from, to)) {
+        p->shadowed = to; /* else the next DISPATCH tries these again: a disk may be full */
+    }
 }
 
 uint64_t journal_put(struct journal_port *p, const struct record *r)
@@ -249,13 +278,20 @@ uint64_t journal_put(struct journal_port *p, const struct record *r)
     struct journal *j = p->j;
     uint64_t head = atomic_load_explicit(&p->head, memory_order_relaxed);
     uint64_t tail = atomic_load_explicit(&p->tail, memory_order_acquire);
+    uint8_t *slot;
 
     if (head - tail >= JOURNAL_PORT_RECORDS) {
         return 0;
     }
-    record_encode_body(r, j->gateway_id,
-                       p->slots + (head % JOURNAL_PORT_RECORDS) * JOURNAL_RECORD_BYTES);
+    slot = p->slots + (head % JOURNAL_PORT_RECORDS) * JOURNAL_RECORD_BYTES;
+    record_encode_body(r, j->gateway_id, slot);
+    if (p->shadow != NULL) {
+        record_seal(slot, head + 1, head + 1, j->epoch, 0); /* the writer seals its copy anew */
+    }
     atomic_store_explicit(&p->head, head + 1, memory_order_release);
+    if (r->type == RECORD_DISPATCH && p->shadow != NULL) {
+        port_shadow(p, head + 1);
+    }
     /* Many puts are one ring: the writer clears `rung` before it looks at the heads. */
     if (!atomic_exchange(&j->rung, true) && j->doorbell != NULL) {
         env_wake_signal(j->writer, j->doorbell);
@@ -438,6 +474,24 @@ static bool segment_ready(struct journal *j, struct env *env)
     return rc == 0;
 }
 
+/* The group is in its segment: what a ring holds of it is no longer needed after a kill. */
+static void rings_mark(struct journal *j, struct env *env)
+{
+    uint32_t n = atomic_load(&j->n_ports);
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct journal_port *p = j->ports[i];
+
+        if (p->taken == 0) {
+            continue;
+        }
+        p->written += p->taken;
+        if (p->shadow != NULL) {
+            shadow_mark(env, p->shadow, p->written);
+        }
+    }
+}
+
 bool journal_step(struct journal *j, struct env *env)
 {
     uint64_t began;
@@ -467,6 +521,7 @@ bool journal_step(struct journal *j, struct env *env)
         atomic_store(&j->admits, false);
         return false;
     }
+    rings_mark(j, env);
     began = env_wall_us(env);
     rc = env->ops->file_sync(env, j->file);
     if (rc < 0) {
@@ -519,6 +574,30 @@ void journal_close(struct journal *j)
 }
 
 /* ---- for journal_trim.c ---- */
+
+#define WATERMARK_SEQ_BITS 40 /* a trillion rows in one life of a gateway */
+
+static uint64_t watermark_pack(int32_t epoch, int64_t seq)
+{
+    CHECK(epoch >= 0 && epoch < 1 << (63 - WATERMARK_SEQ_BITS) && seq >= 0 &&
+          seq < 1LL << WATERMARK_SEQ_BITS);
+    return (uint64_t)epoch << WATERMARK_SEQ_BITS | (uint64_t)seq;
+}
+
+void journal_keep_after(struct journal *j, int32_t epoch, int64_t seq)
+{
+    atomic_store(&j->keep, watermark_pack(epoch, seq) + 1); /* 0: nobody asked */
+}
+
+void journal_trim_limit(const struct journal *j, int32_t *epoch, int64_t *seq)
+{
+    uint64_t keep = atomic_load(&j->keep);
+
+    if (keep != 0 && keep - 1 < watermark_pack(*epoch, *seq)) {
+        *epoch = (int32_t)((keep - 1) >> WATERMARK_SEQ_BITS);
+        *seq = (int64_t)((keep - 1) & ((1ULL << WATERMARK_SEQ_BITS) - 1));
+    }
+}
 
 struct trim *journal_trim_state(struct journal *j)
 {

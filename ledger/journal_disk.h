@@ -57,8 +57,25 @@ MUST_USE bool segments_settle(struct env *env, const char *dir, int32_t *last, s
 /* Of the last record that was returned. */
 struct segment_name journal_reader_segment(const struct journal_reader *r);
 
+/* journal_shadow.c: a port's ring in a file. NULL or false: not shadowed, which costs safety only.
+ */
+struct env_file *shadow_open(struct env *env, const char *dir, int32_t epoch, unsigned port);
+void shadow_remove(struct env *env, const char *dir, int32_t epoch, unsigned port);
+MUST_USE bool shadow_write(struct env *env, struct env_file *f, const uint8_t *slots, uint64_t from,
+                           uint64_t to);
+void shadow_mark(struct env *env, struct env_file *f, uint64_t written);
+struct shadows; /* attempts in the rings of lives before `epoch` */
+struct shadows *shadows_read(struct env *env, const char *dir, int32_t epoch, struct err *e);
+void shadows_free(struct shadows *s);
+void shadow_known(struct shadows *s, struct uuid event); /* a segment has it */
+/* Each that no segment has; open NULL: its OPEN is in a segment. it from 0. */
+bool shadows_next(const struct shadows *s, size_t *it, const struct record_stored **open,
+                  const struct record_stored **dispatch);
+
 struct trim;
 void trim_free(struct trim *t);
+/* Lowers (epoch, seq) to the snapshot file's watermark. */
+void journal_trim_limit(const struct journal *j, int32_t *epoch, int64_t *seq);
 struct trim *journal_trim_state(struct journal *j);
 void journal_trim_state_set(struct journal *j, struct trim *t);
 const char *journal_dir(const struct journal *j);

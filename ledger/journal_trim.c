@@ -279,6 +279,7 @@ void journal_trim(struct journal *j, struct env *env, int32_t epoch, int64_t shi
         }
         journal_trim_state_set(j, t);
     }
+    journal_trim_limit(j, &epoch, &shipped_seq);
     trim_scan(t, j);
     linger_expire(t);
     /* The last segment seen is still being read or written. */

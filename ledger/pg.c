@@ -243,8 +243,10 @@ static PGresult *results_take(struct pg *p, int wait_ms, struct err *e)
     return keep;
 }
 
-/* Where each parameter's copy begins in scratch; then pointers, since the buffer may have moved. */
-static bool params_copy(struct pg *p, const struct str *params, int n, const char **out)
+/* Where each parameter's copy begins in scratch; then pointers, since the buffer may have moved.
+ * A NUL would end the parameter early: another name than the one that was given. */
+static bool params_copy(struct pg *p, const struct str *params, int n, const char **out,
+                        struct err *e)
 {
     size_t at[PG_PARAMS_MAX];
     int i;
@@ -252,6 +254,9 @@ static bool params_copy(struct pg *p, const struct str *params, int n, const cha
     CHECK(n <= PG_PARAMS_MAX);
     buf_reset(&p->scratch);
     for (i = 0; i < n; i++) {
+        if (params[i].n != 0 && memchr(params[i].p, '\0', params[i].n) != NULL) {
+            return err_set(e, ERR_INPUT, "a text holds a NUL character");
+        }
         at[i] = p->scratch.len;
         buf_str(&p->scratch, params[i].p != NULL ? params[i] : STR(""));
         buf_byte(&p->scratch, 0);
@@ -259,7 +264,8 @@ static bool params_copy(struct pg *p, const struct str *params, int n, const cha
     for (i = 0; i < n && !p->scratch.failed; i++) {
         out[i] = params[i].p != NULL ? (const char *)p->scratch.p + p->scratch.off + at[i] : NULL;
     }
-    return !p->scratch.failed;
+    return !p->scratch.failed ||
+           err_set(e, ERR_LIMIT, "the parameters of a statement exceed 16 MiB");
 }
 
 /* n < 0: the simple protocol (several statements, no parameters). */
@@ -274,8 +280,7 @@ static PGresult *run(struct pg *p, const char *sql, const struct str *params, in
         (void)err_set(e, ERR_UNAVAILABLE, "the connection to Postgres is lost");
         return NULL;
     }
-    if (n >= 0 && !params_copy(p, params, n, values)) {
-        (void)err_set(e, ERR_LIMIT, "the parameters of a statement exceed 16 MiB");
+    if (n >= 0 && !params_copy(p, params, n, values, e)) {
         return NULL;
     }
     sent = n < 0 ? PQsendQuery(p->c, sql)

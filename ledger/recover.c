@@ -5,6 +5,8 @@
  * time), and a second table finds it by the attempt's event for PROGRESS and CLOSE. */
 #include "ledger/recover.h"
 
+#include "ledger/journal_disk.h"
+
 #include "base/map.h"
 
 #include <stdlib.h>
@@ -22,6 +24,7 @@ struct live {
 
 struct recovery {
     struct map by_request, by_event;
+    struct shadows *shadows; /* what the segments may lack */
     struct recovered *out;
 };
 
@@ -149,11 +152,13 @@ static bool record_see(struct recovery *v, const struct record_stored *s, struct
         l->epoch = s->epoch;
         return true;
     case RECORD_DISPATCH:
+        shadow_known(v->shadows, s->r.dispatch.event);
         return dispatch_see(v, s, e);
     case RECORD_PROGRESS:
         progress_see(v, s);
         return true;
     case RECORD_CLOSE:
+        shadow_known(v->shadows, s->r.close.event);
         close_see(v, &s->r.close);
         return true;
     case RECORD_VOID:
@@ -207,6 +212,28 @@ static bool journal_scan(struct recovery *v, struct journal_reader *r, int32_t e
     }
 }
 
+/* Attempts that were put and not written when the process was killed. */
+static bool shadows_take(struct recovery *v, struct err *e)
+{
+    const struct record_stored *open, *dispatch;
+    size_t it = 0;
+    struct live *l;
+
+    while (shadows_next(v->shadows, &it, &open, &dispatch)) {
+        l = live_get(v, dispatch->r.dispatch.request, e);
+        if (l == NULL) {
+            return false;
+        }
+        if (open != NULL) {
+            l->o.open = *open;
+        }
+        if (!dispatch_see(v, dispatch, e)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* What is left with an attempt at a worker; in the order in which the requests came. */
 static bool orphans_take(struct recovery *v, struct err *e)
 {
@@ -246,15 +273,21 @@ bool recover_read(struct env *env, const char *dir, int32_t epoch, struct recove
     if (r == NULL) {
         return false;
     }
+    v.shadows = shadows_read(env, dir, epoch, e);
+    if (v.shadows == NULL) {
+        journal_reader_close(r);
+        return false;
+    }
     map_init(&v.by_request, env_random_u64(env), RECOVER_LIVE_MAX);
     map_init(&v.by_event, env_random_u64(env), RECOVER_LIVE_MAX);
     journal_reader_bound(r, epoch, 0);
-    ok = journal_scan(&v, r, epoch, e) && orphans_take(&v, e);
+    ok = journal_scan(&v, r, epoch, e) && shadows_take(&v, e) && orphans_take(&v, e);
     while ((l = map_next(&v.by_request, &it, NULL)) != NULL) {
         live_end(&v, l);
     }
     map_fini(&v.by_event);
     map_fini(&v.by_request);
+    shadows_free(v.shadows);
     journal_reader_close(r);
     if (!ok) {
         recover_free(out);

@@ -172,7 +172,7 @@ bool options_parse(struct options *o, int argc, char **argv, struct err *e)
 
 bool options_read_key(const char *path, char out[OPTIONS_KEY_MAX], struct err *e)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat st;
     struct str key;
     ssize_t n;

@@ -83,8 +83,7 @@ void conn_due_clear(struct conn *c, enum conn_due which)
 static void conn_expired(struct conn *c, enum conn_due which)
 {
     c->due_us[which] = 0;
-    if (which == DUE_LINGER || which == DUE_WRITE || c->state != CONN_OPEN ||
-        c->protocol == NULL) {
+    if (which == DUE_LINGER || which == DUE_WRITE || c->state != CONN_OPEN || c->protocol == NULL) {
         conn_end_abruptly(c, HTTP_CLOSE_LIMIT);
     } else {
         c->protocol->expired(c, which);

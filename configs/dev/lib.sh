@@ -124,13 +124,24 @@ started_at() { # field 22 of stat: start time, so that a reused pid is not taken
     stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
     stat=${stat##*) }
     set -- $stat
-    echo "${20}"
+    [ "$1" != Z ] && echo "${20}"
 }
 
 is_running() { # name
-    local pid
-    pid=$(cat "$DEV/pids/$1.pid" 2>/dev/null) || return 1
-    [ -n "$pid" ] && [ "$(started_at "$pid")" = "$(cat "$DEV/pids/.$1.start" 2>/dev/null)" ]
+    local pid since
+    pid=$(cat "$DEV/pids/$1.pid" 2>/dev/null) && since=$(started_at "$pid") || return 1
+    [ -n "$since" ] && [ "$since" = "$(cat "$DEV/pids/.$1.start" 2>/dev/null)" ]
+}
+
+is_serving() { # name command...: runs, and the command succeeds or may do so soon; what was just killed still has its pid for a moment
+    local name=$1
+    shift
+    for _ in $(seq 50); do
+        is_running "$name" || return 1
+        "$@" >/dev/null 2>&1 && return 0
+        sleep 0.1
+    done
+    is_running "$name"
 }
 
 remember() { # name pid
@@ -211,7 +222,7 @@ max_connections = 60
 shared_buffers = 64MB
 EOF
     fi
-    if ! is_running postgres; then
+    if ! is_serving postgres as_pg "$PG_BIN/pg_isready" -q -h "$PG_DIR/run"; then
         mkdir -p "$PG_DIR/run"
         [ -z "$PG_USER" ] || chown "$PG_USER" "$PG_DIR/run"
         rm -f "$PG_DIR/data/postmaster.pid"

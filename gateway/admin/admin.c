@@ -7,6 +7,9 @@
 
 /* pico-USD per token: the largest body's bound times this stays far below 2^63. */
 #define ADMIN_PRICE_MAX 10000000000LL
+#define ADMIN_LIMIT_MAX 1000000000000LL
+/* The last second of the year 9999, where timestamps of people end. */
+#define ADMIN_SECONDS_MAX 253402300799ULL
 
 static bool open_health(struct admin_call *a, struct buf *out, struct err *e)
 {
@@ -87,6 +90,18 @@ static bool need_text(const struct admin_call *a, const char *name, struct str *
            err_set(e, ERR_INPUT, "'%s' is needed, a string", name);
 }
 
+/* Absent or null: {NULL, 0}. Another type would be taken for absent, and a default for what was
+ * meant.
+ */
+static bool opt_text(const struct admin_call *a, const char *name, struct str *out, struct err *e)
+{
+    const struct json *v = json_get(a->in, str_c(name));
+
+    *out = admin_text(a, name);
+    return json_is_absent(v) || v->type == JSON_STRING ||
+           err_set(e, ERR_INPUT, "'%s' must be a string", name);
+}
+
 static bool query_i32(struct admin_call *a, const char *name, int32_t *out, struct err *e)
 {
     struct str s = admin_query(a, name);
@@ -114,10 +129,10 @@ static bool body_i32(const struct admin_call *a, const char *name, int32_t *out,
 static bool tenant_create(struct admin_call *a, struct buf *out, struct err *e)
 {
     struct config c;
-    struct str name;
+    struct str name, timezone;
 
-    return need_text(a, "name", &name, e) && admin_config(a, &c, e) &&
-           config_tenant_create(&c, name, admin_text(a, "timezone"), out, e);
+    return need_text(a, "name", &name, e) && opt_text(a, "timezone", &timezone, e) &&
+           admin_config(a, &c, e) && config_tenant_create(&c, name, timezone, out, e);
 }
 
 static bool tenant_list(struct admin_call *a, struct buf *out, struct err *e)
@@ -135,13 +150,12 @@ static bool key_create(struct admin_call *a, struct buf *out, struct err *e)
     struct auth_key key;
     struct json_writer w;
 
-    if (!need_text(a, "tenant", &k.tenant, e) || !admin_config(a, &c, e)) {
+    if (!need_text(a, "tenant", &k.tenant, e) || !opt_text(a, "project", &k.project, e) ||
+        !opt_text(a, "user", &k.user, e) || !opt_text(a, "name", &k.name, e) ||
+        !admin_config(a, &c, e)) {
         return false;
     }
     auth_mint(a->c->env, a->c->gw->secrets.pepper, &key);
-    k.project = admin_text(a, "project");
-    k.user = admin_text(a, "user");
-    k.name = admin_text(a, "name");
     k.redacted = str_c(key.redacted);
     memcpy(k.hmac, key.hmac, sizeof(k.hmac));
     if (!config_key_create(&c, &k, &ids, e)) {
@@ -194,8 +208,9 @@ static bool limit(const struct admin_call *a, const char *name, int64_t *out, st
         *out = QUOTA_NONE;
         return true;
     }
-    if (!json_i64(v, out) || *out < 0 || *out > 1000000000000LL) {
-        return err_set(e, ERR_INPUT, "'%s' must be a whole number >= 0, or none", name);
+    if (!json_i64(v, out) || *out < 0 || *out > ADMIN_LIMIT_MAX) {
+        return err_set(e, ERR_INPUT, "'%s' must be a whole number from 0 to %lld, or none", name,
+                       ADMIN_LIMIT_MAX);
     }
     return true;
 }
@@ -223,17 +238,20 @@ static bool quota_set_call(struct admin_call *a, struct buf *out, struct err *e)
 {
     struct config c;
     struct quota_limits l;
+    struct str tenant;
     int32_t key_id = 0;
 
-    if (!body_i32(a, "key_id", &key_id, e) ||
+    if (!body_i32(a, "key_id", &key_id, e) || !opt_text(a, "tenant", &tenant, e) ||
         !limit(a, "requests_per_min", &l.requests_per_min, e) ||
         !limit(a, "input_tokens_per_min", &l.input_tokens_per_min, e) ||
         !limit(a, "output_tokens_per_min", &l.output_tokens_per_min, e) ||
         !limit(a, "concurrent", &l.concurrent, e) || !budget(a, &l.budget_month_pusd, e)) {
         return false;
     }
-    return admin_config(a, &c, e) &&
-           config_quota_set(&c, admin_text(a, "tenant"), key_id, &l, out, e);
+    if (tenant.n == 0 && key_id == 0) {
+        return err_set(e, ERR_INPUT, "'tenant' or 'key_id' is needed");
+    }
+    return admin_config(a, &c, e) && config_quota_set(&c, tenant, key_id, &l, out, e);
 }
 
 static bool quota_show(struct admin_call *a, struct buf *out, struct err *e)
@@ -309,8 +327,10 @@ static bool usage_show(struct admin_call *a, struct buf *out, struct err *e)
     struct str from = admin_query(a, "from"), until = admin_query(a, "until");
     uint64_t f = 0, u = 0;
 
-    if ((from.p != NULL && !str_u64(from, &f)) || (until.p != NULL && !str_u64(until, &u))) {
-        return err_set(e, ERR_INPUT, "'from' and 'until' are seconds since 1970");
+    if ((from.p != NULL && !str_u64(from, &f)) || (until.p != NULL && !str_u64(until, &u)) ||
+        f > ADMIN_SECONDS_MAX || u > ADMIN_SECONDS_MAX) {
+        return err_set(e, ERR_INPUT, "'from' and 'until' are seconds since 1970, at most %llu",
+                       ADMIN_SECONDS_MAX);
     }
     return admin_config(a, &c, e) && config_usage_show(&c, admin_query(a, "tenant"), f, u, out, e);
 }

@@ -29,6 +29,7 @@ struct admin_call {
     struct buf probed;
     unsigned probe_status;
     bool probe_ours;
+    struct env_timer probe_late; /* the whole probe, however busily its answer goes on */
     struct env_dns dns;
     bool resolving, waiting;
     struct env_task end_task;

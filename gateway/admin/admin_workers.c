@@ -8,6 +8,7 @@
 
 void admin_worker_add_drop(struct admin_call *a)
 {
+    env_timer_disarm(a->c->env, &a->probe_late);
     if (a->resolving) {
         a->c->env->ops->resolve_drop(a->c->env, &a->dns);
         a->resolving = false;
@@ -107,10 +108,13 @@ static void probe_end(void *user)
         add_failed(a, "GET /v1/models is no list of models");
         return;
     }
-    for (const struct json *m = data->child; m != NULL && n < CONFIG_WORKER_MODELS_MAX;
-         m = m->next) {
+    for (const struct json *m = data->child; m != NULL; m = m->next) {
         const struct json *id = json_get(m, STR("id"));
 
+        if (n == CONFIG_WORKER_MODELS_MAX) {
+            add_failed(a, "it lists more models than a worker may have; name them with --model");
+            return;
+        }
         if (id != NULL && id->type == JSON_STRING && id->text.n > 0) {
             models[n++] = id->text;
         }
@@ -127,6 +131,14 @@ static void probe_fail(void *user, enum http_fail why, bool sent)
     add_failed(a, why == HTTP_FAIL_CONNECT   ? "nothing listens there"
                   : why == HTTP_FAIL_TIMEOUT ? "it does not answer in time"
                                              : "it does not speak HTTP");
+}
+
+static void probe_too_late(struct env_timer *t)
+{
+    struct admin_call *a = CONTAINER_OF(t, struct admin_call, probe_late);
+
+    add_failed(a,
+               a->probed.failed ? "its list of models has no end" : "it does not answer in time");
 }
 
 static void probe_start(struct admin_call *a, const struct env_addr *addr, struct str host)
@@ -147,6 +159,8 @@ static void probe_start(struct admin_call *a, const struct env_addr *addr, struc
     req.n_fields = engine_of(a) == ENGINE_TOLLGATE ? 1 : 0; /* never to an engine of another kind */
     a->origin = http_origin_new(a->c->client, &o);
     a->probe = http_call_start(a->origin, &req, &events, a);
+    a->probe_late.fire = probe_too_late;
+    env_timer_arm(a->c->env, &a->probe_late, env_now_us(a->c->env) + ADD_TIMEOUT_US);
     hash_wipe(auth, sizeof(auth));
 }
 
@@ -205,12 +219,18 @@ static bool url_parts(struct str url, struct str *name, uint16_t *port, struct e
             return err_set(e, ERR_INPUT, "'url' must be http://host:port, without a path");
         }
     }
-    if (host.n == 0) {
-        return err_set(e, ERR_INPUT, "'url' must be http://host:port");
-    }
-    if (host.p[0] != '[' && str_cut(host, ':', name, &p) &&
-        (!str_u64(p, &v) || v == 0 || v > 65535)) {
+    if (host.n > 0 && host.p[0] == '[') { /* only a numeric address begins so */
+        struct env_addr numeric;
+
+        if (!os_addr_parse(host, &numeric, e)) {
+            err_prefix(e, "'url'");
+            return false;
+        }
+    } else if (str_cut(host, ':', name, &p) && (!str_u64(p, &v) || v == 0 || v > 65535)) {
         return err_set(e, ERR_INPUT, "'url': the port must be 1 to 65535");
+    }
+    if (name->n == 0) {
+        return err_set(e, ERR_INPUT, "'url' must be http://host:port");
     }
     *port = (uint16_t)v;
     return true;

@@ -166,7 +166,12 @@ static int judge(struct ctl *c, struct call *k, struct json **answer)
     }
     message = root != NULL ? json_get(json_get(root, STR("error")), STR("message")) : NULL;
     if (message != NULL) {
-        fprintf(stderr, "tollctl: " STR_FMT "\n", STR_ARG(message->text));
+        struct buf plain;
+
+        buf_init(&plain, CTL_ANSWER_MAX);
+        ctl_plain(&plain, message->text);
+        fprintf(stderr, "tollctl: " STR_FMT "\n", STR_ARG(buf_view(&plain)));
+        buf_fini(&plain);
     } else {
         fprintf(stderr,
                 "tollctl: the gateway answered %u without a message; is TOLLGATE_ADMIN_URL its "

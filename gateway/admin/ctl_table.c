@@ -6,6 +6,41 @@
 #define TABLE_COLUMNS_MAX 16
 #define TABLE_CELL_MAX 80
 
+/* One character of sound UTF-8; the bytes it takes. */
+static size_t char_of(struct str s, uint32_t *out)
+{
+    uint8_t first = (uint8_t)s.p[0];
+    size_t n = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+
+    n = size_min(n, s.n);
+    *out = n == 1 ? first : first & (0x7fu >> n);
+    for (size_t i = 1; i < n; i++) {
+        *out = *out << 6 | ((uint8_t)s.p[i] & 0x3fu);
+    }
+    return n;
+}
+
+static bool moves_a_terminal(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x061c || c == 0x200e || c == 0x200f ||
+           (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
+}
+
+void ctl_plain(struct buf *out, struct str text)
+{
+    uint32_t c;
+    size_t n;
+
+    for (; text.n > 0; text = str_of(text.p + n, text.n - n)) {
+        n = char_of(text, &c);
+        if (moves_a_terminal(c)) {
+            buf_printf(out, "\\u%04x", c);
+        } else {
+            buf_append(out, text.p, n);
+        }
+    }
+}
+
 static void cell(const struct json *v, char out[TABLE_CELL_MAX])
 {
     struct buf b;
@@ -14,10 +49,10 @@ static void cell(const struct json *v, char out[TABLE_CELL_MAX])
     if (v == NULL || v->type == JSON_NULL) {
         buf_c(&b, "-");
     } else if (v->type == JSON_STRING || v->type == JSON_NUMBER) {
-        buf_str(&b, v->text);
+        ctl_plain(&b, v->text);
     } else if (v->type == JSON_ARRAY) {
         for (const struct json *x = v->child; x != NULL; x = x->next) {
-            buf_str(&b, x->text);
+            ctl_plain(&b, x->text);
             buf_c(&b, x->next != NULL ? "," : "");
         }
     } else {

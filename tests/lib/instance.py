@@ -36,7 +36,6 @@ IN, CACHED, OUT = 1_000_000, 100_000, 2_000_000
 REPORTS = re.compile(r"ERROR: (Address|Leak|Undefined\w*)Sanitizer|runtime error:|WARNING: ThreadSanitizer|CHECK failed|check failed", re.I)
 SANITIZERS = {"ASAN_OPTIONS": "detect_stack_use_after_return=0:quarantine_size_mb=16:abort_on_error=0:exitcode=99",
               "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1", "TSAN_OPTIONS": "halt_on_error=1"}
-CASES = os.path.join(TOP, "../shared/cases")
 
 
 def until(fn, timeout=10.0, what="condition", every=0.02):
@@ -301,7 +300,15 @@ class Instance:
     # ---- life ----
 
     def __enter__(self):
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.show_logs()
+            self._abandon()
+            if self.own_pg and hasattr(self, "pg"):
+                self.pg.close()
+            shutil.rmtree(self.dir, ignore_errors=True)
+            raise
         return self
 
     def __exit__(self, kind, value, trace):

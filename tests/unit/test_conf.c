@@ -350,7 +350,11 @@ static void conf_secret_must_be_private_and_small(void **state)
     } cases[] = {
         {STR("s3cret\n"), 0600, NULL, STR("s3cret")},
         {STR("s3cret"), 0400, NULL, STR("s3cret")},
-        {STR("two\n\n"), 0600, NULL, STR("two\n")},
+        {STR("two\n\n"), 0600, "one line of text", STR("")},
+        {STR("\n\n"), 0600, "one line of text", STR("")},
+        {STR("a\r\n"), 0600, "one line of text", STR("")},
+        {STR("a\0b"), 0600, "one line of text", STR("")},
+        {STR("caf\xc3\xa9 \xff"), 0600, NULL, STR("caf\xc3\xa9 \xff")},
         {STR("s"), 0640, "(mode 0640); chmod 600 it", STR("")},
         {STR("s"), 0604, "(mode 0604); chmod 600 it", STR("")},
         {STR(""), 0600, "the secret is empty", STR("")},
@@ -382,10 +386,19 @@ static void conf_secret_must_be_private_and_small(void **state)
 
 static void conf_secret_must_be_a_file(void **state)
 {
+    char pipe[] = "/tmp/tg-conf-pipe-XXXXXX";
     struct str got;
     struct world w;
 
     (void)state;
+    assert_non_null(mktemp(pipe));
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    arena_init(&w.arena, 1u << 16);
+    err_clear(&w.err);
+    assert_false(conf_secret(pipe, &w.arena, &got, &w.err)); /* and does not wait for a writer */
+    assert_non_null(strstr(w.err.text, "regular file"));
+    arena_fini(&w.arena);
+    (void)unlink(pipe);
     arena_init(&w.arena, 1u << 16);
     err_clear(&w.err);
     assert_false(conf_secret("/dev/null", &w.arena, &got, &w.err));

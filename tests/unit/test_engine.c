@@ -485,6 +485,40 @@ static void decodes_go_on_while_a_long_prompt_is_prefilled(void **state)
     world_close(&w);
 }
 
+static void a_batch_request_makes_way_for_an_online_one(void **state)
+{
+    static struct world w;
+    struct case_request *batch[2], *online;
+    unsigned steps = 0;
+
+    (void)state;
+    world_open(&w, options(60, 2, 16));
+    for (int i = 0; i < 2; i++) {
+        batch[i] = add(&w, 40, 100);
+        batch[i]->r.class = ENGINE_BATCH;
+        batch[i]->r.ignore_eos = true;
+        oracle(batch[i]);
+        submit(&w, batch[i]);
+    }
+    while (batch[1]->n_got < 5) {
+        step(&w);
+    }
+    online = add(&w, 20, 30);
+    oracle(online);
+    submit(&w, online);
+    while (!online->started) {
+        step(&w);
+        assert_true(++steps <= 2);
+    }
+    run_dry(&w);
+    check_answer(online);
+    for (int i = 0; i < 2; i++) { /* the same tokens, with a pause in one */
+        assert_int_equal(batch[i]->n_got, 100);
+        assert_memory_equal(batch[i]->got, batch[i]->want, batch[i]->n_want * sizeof(int32_t));
+    }
+    world_close(&w);
+}
+
 static void the_next_turn_binds_the_answers_chunks(void **state)
 {
     static struct world w;
@@ -544,6 +578,7 @@ int main(void)
         cmocka_unit_test(abort_from_an_event_stops_before_the_next_token),
         cmocka_unit_test(a_full_waiting_room_refuses_and_what_cannot_fit_ends_refused),
         cmocka_unit_test(decodes_go_on_while_a_long_prompt_is_prefilled),
+        cmocka_unit_test(a_batch_request_makes_way_for_an_online_one),
         cmocka_unit_test(the_next_turn_binds_the_answers_chunks),
         cmocka_unit_test(stop_ids_end_the_answer_and_count),
         cmocka_unit_test(every_output_equals_the_request_alone),

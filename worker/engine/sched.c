@@ -65,6 +65,22 @@ static void preempt(struct sched *c, struct seq *s)
     c->preemptions++;
 }
 
+/* Batch requests promise no latency: when every place is taken, the last of them makes way for one
+ * that waits with a client behind it. Before the plan, for who has rows keeps its blocks. */
+static void make_way(struct sched *c)
+{
+    struct seq *last;
+
+    if (c->n_running < c->sequences_max || (list_is_empty(&c->waiting[ENGINE_INTERACTIVE]) &&
+                                            list_is_empty(&c->waiting[ENGINE_STANDARD]))) {
+        return;
+    }
+    last = seq_of(c->running.prev);
+    if (last->request->class == ENGINE_BATCH) {
+        preempt(c, last);
+    }
+}
+
 static void give_rows(struct sched *c, struct seq *s, uint32_t rows)
 {
     c->share[c->n_share++] = (struct sched_share){.seq = s, .rows = rows};
@@ -132,6 +148,7 @@ void sched_plan(struct sched *c, void (*admitted)(void *ctx, struct seq *s), voi
     uint32_t budget = c->step_tokens;
 
     c->n_share = 0;
+    make_way(c);
     plan_decodes(c, &budget);
     LIST_EACH(it, &c->running)
     {

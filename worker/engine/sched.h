@@ -2,7 +2,8 @@
  * prefill chunks, then whoever waits and fits.
  *
  * Private to worker/engine. Order everywhere: class, then arrival. Preemption takes the last one in
- * that order, so the first always gets on and every request ends. */
+ * that order, so the first always gets on and every request ends. A batch request that runs also
+ * makes way, one a step, when no place is left for an online one. */
 #ifndef WORKER_ENGINE_SCHED_H
 #define WORKER_ENGINE_SCHED_H
 

@@ -427,7 +427,7 @@ static bool map_file(struct gguf *g, const char *path, struct err *e)
 {
     struct stat st;
     bool ok = false;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
     if (fd < 0) {
         return err_errno(e, errno, "%s", path);
