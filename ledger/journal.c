@@ -286,7 +286,7 @@ uint64_t journal_put(struct journal_port *p, const struct record *r)
     slot = p->slots + (head % JOURNAL_PORT_RECORDS) * JOURNAL_RECORD_BYTES;
     record_encode_body(r, j->gateway_id, slot);
     if (p->shadow != NULL) {
-        record_seal(slot, head + 1, head + 1, j->epoch, 0); /* the writer seals its copy anew */
+        record_seal(slot, head + 1, journal_durable_lsn(j) + 1, j->epoch, 0); /* the writer seals its copy anew */
     }
     atomic_store_explicit(&p->head, head + 1, memory_order_release);
     if (r->type == RECORD_DISPATCH && p->shadow != NULL) {

@@ -111,6 +111,9 @@ struct shadows {
     struct shadow_entry *entry; /* [cap] */
     size_t n, cap;
     struct record_stored *ring; /* [JOURNAL_PORT_RECORDS], scratch of one file */
+    uint64_t *from_lsn;         /* [JOURNAL_PORT_RECORDS], group_lsn of each */
+    struct segment_list segments;
+    int32_t last_life; /* highest epoch of a ring */
     bool failed;
 };
 
@@ -181,6 +184,7 @@ static size_t ring_read(struct shadows *s, struct env_file *f, int32_t epoch)
             struct record_stored *r = &s->ring[n];
 
             if (record_decode(piece + i * JOURNAL_RECORD_BYTES, r) && r->epoch == epoch) {
+                s->from_lsn[n] = record_group_lsn(piece + i * JOURNAL_RECORD_BYTES);
                 n++;
             }
         }
@@ -188,6 +192,18 @@ static size_t ring_read(struct shadows *s, struct env_file *f, int32_t epoch)
     }
     mem_free(piece);
     return n;
+}
+
+/* Would a record that was put when from_lsn was not yet durable still be found in a segment? The
+ * last segment of the last life is never trimmed: without any, nothing of it was ever written. */
+static bool absence_counts(const struct shadows *s, int32_t epoch, uint64_t from_lsn)
+{
+    for (size_t i = 0; i < s->segments.n; i++) {
+        if (s->segments.v[i].epoch == epoch) {
+            return s->segments.v[i].first_lsn <= from_lsn;
+        }
+    }
+    return epoch == s->last_life && from_lsn == 1;
 }
 
 static void ring_take(struct shadows *s, struct env_file *f, int32_t epoch)
@@ -201,7 +217,8 @@ static void ring_take(struct shadows *s, struct env_file *f, int32_t epoch)
     }
     n = ring_read(s, f, epoch);
     for (size_t i = 0; i < n; i++) {
-        if (s->ring[i].r.type == RECORD_DISPATCH && s->ring[i].lsn > h.written) {
+        if (s->ring[i].r.type == RECORD_DISPATCH && s->ring[i].lsn > h.written &&
+            absence_counts(s, epoch, s->from_lsn[i])) {
             entry_add(s, n, &s->ring[i]);
         }
     }
@@ -227,6 +244,16 @@ static void each_read(void *ctx, const char *name)
     s->env->ops->file_close(s->env, f);
 }
 
+static void each_life(void *ctx, const char *name)
+{
+    struct shadows *s = ctx;
+    int32_t epoch;
+
+    if (name_parse(name, &epoch) && epoch < s->epoch && epoch > s->last_life) {
+        s->last_life = epoch;
+    }
+}
+
 struct shadows *shadows_read(struct env *env, const char *dir, int32_t epoch, struct err *e)
 {
     struct shadows *s = mem_new(sizeof(*s));
@@ -238,11 +265,17 @@ struct shadows *shadows_read(struct env *env, const char *dir, int32_t epoch, st
     map_init(&s->by_event, env_random_u64(env), SHADOW_EVENTS_MAX);
     s->entry = mem_try(s->cap, sizeof(*s->entry));
     s->ring = mem_try(JOURNAL_PORT_RECORDS, sizeof(*s->ring));
-    if (s->entry == NULL || s->ring == NULL) {
+    s->from_lsn = mem_try(JOURNAL_PORT_RECORDS, sizeof(*s->from_lsn));
+    if (s->entry == NULL || s->ring == NULL || s->from_lsn == NULL) {
         (void)err_set(e, ERR_NO_MEMORY, "no memory to read the rings of %s", dir);
         shadows_free(s);
         return NULL;
     }
+    if (!segment_list_read(&s->segments, env, dir, e)) {
+        shadows_free(s);
+        return NULL;
+    }
+    (void)env->ops->dir_list(env, dir, each_life, s);
     (void)env->ops->dir_list(env, dir, each_read, s);
     if (s->failed) {
         (void)err_set(e, ERR_LIMIT, "more than %d attempts in the rings of %s", SHADOW_EVENTS_MAX,
@@ -258,6 +291,8 @@ void shadows_free(struct shadows *s)
     map_fini(&s->by_event);
     mem_free(s->entry);
     mem_free(s->ring);
+    mem_free(s->from_lsn);
+    segment_list_free(&s->segments);
     mem_free(s);
 }
 

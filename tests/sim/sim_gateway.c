@@ -292,6 +292,8 @@ static bool open_files(struct world_sim *w, struct err *e)
     }
     count_window(w);
     gw->ship = ship_new(env, gw->log, gw->journal, &so, &store);
+    journal_keep_after(gw->journal, w->control.world->snap->spent_epoch,
+                       w->control.world->snap->spent_seq);
     w->control.port = journal_port_new(gw->journal, env, NULL, NULL);
     return true;
 }
