@@ -90,9 +90,9 @@ def test_no_secret_in_logs_metrics_journal_or_database():
         tables = [r["t"] for r in g.sql("SELECT table_name AS t FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'")]
         dump = "\n".join(str(g.sql('SELECT x::text FROM "%s" x' % t)) for t in tables)
         secrets = [g.key, g.key_b, revoked, g.key[3:], *g.secrets.values(), word, "amber", "zephyr"]
-        assert any("snapshot" in f for f in files) and len(files) >= 4
         assert g.term() == 0
         files = [os.path.join(d, f) for root in (g.journal, g.path("log")) for d, _, fs in os.walk(root) for f in fs]
+        assert any("snapshot" in f for f in files) and len(files) >= 4
         for f in files:
             data = open(f, "rb").read()
             for s in secrets:
