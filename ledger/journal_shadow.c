@@ -108,7 +108,7 @@ struct shadows {
     const char *dir;
     int32_t epoch; /* rings of lives before this one */
     struct map by_event;
-    struct shadow_entry *entry; /* [cap] */
+    struct shadow_entry **entry; /* [cap] of owned ones */
     size_t n, cap;
     struct record_stored *ring; /* [JOURNAL_PORT_RECORDS], scratch of one file */
     uint64_t *from_lsn;         /* [JOURNAL_PORT_RECORDS], group_lsn of each */
@@ -152,16 +152,35 @@ static void open_find(struct shadows *s, size_t n, struct shadow_entry *e)
     }
 }
 
+static struct shadow_entry *entry_new(struct shadows *s)
+{
+    struct shadow_entry **more;
+    size_t cap = s->cap == 0 ? 64 : s->cap * 2;
+
+    if (s->n == SHADOW_EVENTS_MAX) {
+        return NULL;
+    }
+    if (s->n == s->cap) {
+        more = mem_resize(s->entry, cap * sizeof(struct shadow_entry *));
+        if (more == NULL) {
+            return NULL;
+        }
+        s->entry = more;
+        s->cap = cap;
+    }
+    s->entry[s->n] = mem_try(1, sizeof(struct shadow_entry));
+    return s->entry[s->n];
+}
+
 static void entry_add(struct shadows *s, size_t n, const struct record_stored *dispatch)
 {
-    struct shadow_entry *e;
+    struct shadow_entry *e = entry_new(s);
 
-    if (s->n == s->cap) {
+    if (e == NULL) {
         s->failed = true;
         return;
     }
-    e = &s->entry[s->n++];
-    memset(e, 0, sizeof(*e));
+    s->n++;
     e->dispatch = *dispatch;
     open_find(s, n, e);
     if (!map_put(&s->by_event, key_of(&e->dispatch.r.dispatch.event), e)) {
@@ -240,7 +259,15 @@ static void each_read(void *ctx, const char *name)
         s->env->ops->file_open(s->env, path, ENV_OPEN_READ, &f) < 0) {
         return;
     }
-    ring_take(s, f, epoch);
+    if (s->ring == NULL) { /* most starts find no ring */
+        s->ring = mem_try(JOURNAL_PORT_RECORDS, sizeof(*s->ring));
+        s->from_lsn = mem_try(JOURNAL_PORT_RECORDS, sizeof(*s->from_lsn));
+    }
+    if (s->ring != NULL && s->from_lsn != NULL) {
+        ring_take(s, f, epoch);
+    } else {
+        s->failed = true;
+    }
     s->env->ops->file_close(s->env, f);
 }
 
@@ -261,16 +288,7 @@ struct shadows *shadows_read(struct env *env, const char *dir, int32_t epoch, st
     s->env = env;
     s->dir = dir;
     s->epoch = epoch;
-    s->cap = SHADOW_EVENTS_MAX;
     map_init(&s->by_event, env_random_u64(env), SHADOW_EVENTS_MAX);
-    s->entry = mem_try(s->cap, sizeof(*s->entry));
-    s->ring = mem_try(JOURNAL_PORT_RECORDS, sizeof(*s->ring));
-    s->from_lsn = mem_try(JOURNAL_PORT_RECORDS, sizeof(*s->from_lsn));
-    if (s->entry == NULL || s->ring == NULL || s->from_lsn == NULL) {
-        (void)err_set(e, ERR_NO_MEMORY, "no memory to read the rings of %s", dir);
-        shadows_free(s);
-        return NULL;
-    }
     if (!segment_list_read(&s->segments, env, dir, e)) {
         shadows_free(s);
         return NULL;
@@ -278,8 +296,8 @@ struct shadows *shadows_read(struct env *env, const char *dir, int32_t epoch, st
     (void)env->ops->dir_list(env, dir, each_life, s);
     (void)env->ops->dir_list(env, dir, each_read, s);
     if (s->failed) {
-        (void)err_set(e, ERR_LIMIT, "more than %d attempts in the rings of %s", SHADOW_EVENTS_MAX,
-                      dir);
+        (void)err_set(e, ERR_LIMIT, "no memory for, or more than %d, attempts in the rings of %s",
+                      SHADOW_EVENTS_MAX, dir);
         shadows_free(s);
         return NULL;
     }
@@ -289,6 +307,9 @@ struct shadows *shadows_read(struct env *env, const char *dir, int32_t epoch, st
 void shadows_free(struct shadows *s)
 {
     map_fini(&s->by_event);
+    for (size_t i = 0; i < s->n; i++) {
+        mem_free(s->entry[i]);
+    }
     mem_free(s->entry);
     mem_free(s->ring);
     mem_free(s->from_lsn);
@@ -309,7 +330,7 @@ bool shadows_next(const struct shadows *s, size_t *it, const struct record_store
                   const struct record_stored **dispatch)
 {
     while (*it < s->n) {
-        const struct shadow_entry *e = &s->entry[(*it)++];
+        const struct shadow_entry *e = s->entry[(*it)++];
 
         if (!e->known) {
             *open = e->open.r.type == RECORD_OPEN ? &e->open : NULL;
