@@ -408,6 +408,55 @@ static void a_prompt_above_its_bound_is_billed_at_the_bound(void **state)
     assert_int_equal(row.tok.in_uncached, 0);
 }
 
+static size_t orphans_now(struct env *env, const char *dir, int32_t epoch, struct uuid *tenant_open)
+{
+    struct recovered rec;
+    struct err e = {.code = ERR_NONE};
+    size_t n;
+
+    assert_true(recover_read(env, dir, epoch, &rec, &e));
+    n = rec.n_orphans;
+    if (n == 1) {
+        *tenant_open = rec.orphans[0].open.r.open.request;
+    }
+    recover_free(&rec);
+    return n;
+}
+
+/* A kill between put and write: the ring's file names the attempt; once a segment does, it is one.
+ */
+static void an_attempt_put_and_not_written_is_an_orphan(void **state)
+{
+    char dir[64];
+    struct env *env = world_env();
+    struct journal *j;
+    struct journal_port *p;
+    struct record open = world_open(7), dispatch = world_dispatch(7, 7), close = world_close(7, 7);
+    struct uuid request = {{0}};
+    int32_t epoch;
+
+    (void)state;
+    world_folder(dir);
+    j = world_journal(env, dir, 64);
+    p = journal_port_new(j, env, NULL, NULL);
+    epoch = journal_epoch(j) + 1;
+    assert_int_equal(orphans_now(env, dir, epoch, &request), 0);
+    assert_int_not_equal(journal_put(p, &open), 0);
+    assert_int_equal(orphans_now(env, dir, epoch, &request), 0);
+    assert_int_not_equal(journal_put(p, &dispatch), 0);
+    assert_int_equal(orphans_now(env, dir, epoch, &request), 1);
+    assert_true(uuid_eq(request, open.open.request));
+    while (journal_step(j, env)) {
+    }
+    assert_int_equal(orphans_now(env, dir, epoch, &request), 1);
+    world_write(j, p, env, &close);
+    assert_int_equal(orphans_now(env, dir, epoch, &request), 0);
+    journal_close(j);
+    assert_int_equal(orphans_now(env, dir, epoch, &request), 0);
+    os_env_free(env);
+    world_remove(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -421,6 +470,7 @@ int main(void)
         cmocka_unit_test(rows_after_a_watermark_are_told_once),
         cmocka_unit_test(the_row_of_an_orphan_bills_what_is_known),
         cmocka_unit_test(an_orphan_that_gave_nothing_costs_nothing),
+        cmocka_unit_test(an_attempt_put_and_not_written_is_an_orphan),
         cmocka_unit_test(a_prompt_above_its_bound_is_billed_at_the_bound),
     };
 
