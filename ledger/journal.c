@@ -286,7 +286,8 @@ uint64_t journal_put(struct journal_port *p, const struct record *r)
     slot = p->slots + (head % JOURNAL_PORT_RECORDS) * JOURNAL_RECORD_BYTES;
     record_encode_body(r, j->gateway_id, slot);
     if (p->shadow != NULL) {
-        record_seal(slot, head + 1, journal_durable_lsn(j) + 1, j->epoch, 0); /* the writer seals its copy anew */
+        record_seal(slot, head + 1, journal_durable_lsn(j) + 1, j->epoch,
+                    0); /* the writer seals its copy anew */
     }
     atomic_store_explicit(&p->head, head + 1, memory_order_release);
     if (r->type == RECORD_DISPATCH && p->shadow != NULL) {
@@ -593,7 +594,8 @@ void journal_trim_limit(const struct journal *j, int32_t *epoch, int64_t *seq)
 {
     uint64_t keep = atomic_load(&j->keep);
 
-    if (keep != 0 && keep - 1 < watermark_pack(*epoch, *seq)) {
+    /* A full disk comes first: what is shipped goes, or nothing could ever be admitted again. */
+    if (keep != 0 && journal_admits(j) && keep - 1 < watermark_pack(*epoch, *seq)) {
         *epoch = (int32_t)((keep - 1) >> WATERMARK_SEQ_BITS);
         *seq = (int64_t)((keep - 1) & ((1ULL << WATERMARK_SEQ_BITS) - 1));
     }

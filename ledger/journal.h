@@ -128,7 +128,8 @@ void journal_trim(struct journal *j, struct env *env, int32_t epoch, int64_t shi
 /* Rings of lives before epoch: to be called once the rows of their orphans are durable. */
 void journal_forget_rings(struct env *env, const char *dir, int32_t epoch);
 /* Rows after (epoch, seq) stay although they are shipped: a start without Postgres reads a snapshot
- * file of that watermark and must find here what was spent since. Any thread; the last call counts.
+ * file of that watermark and must find here what was spent since. Not while the disk is full. Any
+ * thread; the last call counts.
  * Never called: trim follows the cursor alone. */
 void journal_keep_after(struct journal *j, int32_t epoch, int64_t seq);
 

@@ -68,7 +68,9 @@ struct shadows; /* attempts in the rings of lives before `epoch` */
 struct shadows *shadows_read(struct env *env, const char *dir, int32_t epoch, struct err *e);
 void shadows_free(struct shadows *s);
 void shadow_known(struct shadows *s, struct uuid event); /* a segment has it */
-/* Each that no segment has; open NULL: its OPEN is in a segment. it from 0. */
+/* An OPEN of a segment: it may be one of a DISPATCH that only a ring has. */
+void shadow_open_seen(struct shadows *s, const struct record_stored *open);
+/* Each that no segment has; open NULL: neither ring nor segment has it. it from 0. */
 bool shadows_next(const struct shadows *s, size_t *it, const struct record_stored **open,
                   const struct record_stored **dispatch);
 

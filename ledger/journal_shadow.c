@@ -107,7 +107,7 @@ struct shadows {
     struct env *env;
     const char *dir;
     int32_t epoch; /* rings of lives before this one */
-    struct map by_event;
+    struct map by_event, by_request;
     struct shadow_entry **entry; /* [cap] of owned ones */
     size_t n, cap;
     struct record_stored *ring; /* [JOURNAL_PORT_RECORDS], scratch of one file */
@@ -183,7 +183,8 @@ static void entry_add(struct shadows *s, size_t n, const struct record_stored *d
     s->n++;
     e->dispatch = *dispatch;
     open_find(s, n, e);
-    if (!map_put(&s->by_event, key_of(&e->dispatch.r.dispatch.event), e)) {
+    if (!map_put(&s->by_event, key_of(&e->dispatch.r.dispatch.event), e) ||
+        !map_put(&s->by_request, key_of(&e->dispatch.r.dispatch.request), e)) {
         s->failed = true;
     }
 }
@@ -289,6 +290,7 @@ struct shadows *shadows_read(struct env *env, const char *dir, int32_t epoch, st
     s->dir = dir;
     s->epoch = epoch;
     map_init(&s->by_event, env_random_u64(env), SHADOW_EVENTS_MAX);
+    map_init(&s->by_request, env_random_u64(env), SHADOW_EVENTS_MAX);
     if (!segment_list_read(&s->segments, env, dir, e)) {
         shadows_free(s);
         return NULL;
@@ -307,6 +309,7 @@ struct shadows *shadows_read(struct env *env, const char *dir, int32_t epoch, st
 void shadows_free(struct shadows *s)
 {
     map_fini(&s->by_event);
+    map_fini(&s->by_request);
     for (size_t i = 0; i < s->n; i++) {
         mem_free(s->entry[i]);
     }
@@ -323,6 +326,15 @@ void shadow_known(struct shadows *s, struct uuid event)
 
     if (e != NULL) {
         e->known = true;
+    }
+}
+
+void shadow_open_seen(struct shadows *s, const struct record_stored *open)
+{
+    struct shadow_entry *e = map_get(&s->by_request, key_of(&open->r.open.request));
+
+    if (e != NULL && e->open.r.type == 0) {
+        e->open = *open;
     }
 }
 

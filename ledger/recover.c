@@ -144,6 +144,7 @@ static bool record_see(struct recovery *v, const struct record_stored *s, struct
 
     switch (s->r.type) {
     case RECORD_OPEN:
+        shadow_open_seen(v->shadows, s);
         l = live_get(v, s->r.open.request, e);
         if (l == NULL) {
             return false;
@@ -220,13 +221,14 @@ static bool shadows_take(struct recovery *v, struct err *e)
     struct live *l;
 
     while (shadows_next(v->shadows, &it, &open, &dispatch)) {
+        if (open == NULL) {
+            continue; /* a loss of power took half of it: nobody could be billed */
+        }
         l = live_get(v, dispatch->r.dispatch.request, e);
         if (l == NULL) {
             return false;
         }
-        if (open != NULL) {
-            l->o.open = *open;
-        }
+        l->o.open = *open;
         if (!dispatch_see(v, dispatch, e)) {
             return false;
         }

@@ -12,6 +12,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <unistd.h>
 #include <stdlib.h>
 
 #define MODEL_NAME "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -46,6 +47,7 @@ struct test {
     uint32_t prompts;
     bool ref;
     unsigned failures;
+    bool has_logits; /* first_logits_npf32.npz is there */
 };
 
 static _Noreturn void skip(const char *what, const char *path)
@@ -202,7 +204,7 @@ static bool check_id(struct test *t, const struct prompt *p, uint32_t step, int3
 /* Prompts one by one, then all continuations as one batch. */
 static void test_greedy(struct test *t)
 {
-    struct str npz = read_file(t, "first_logits_npf32.npz");
+    struct str npz = {NULL, 0};
     struct backend *b = open_backend(t, 2, BACKEND_LEVEL_BEST);
     uint32_t vocab = t->m->vocab, one[PROMPTS_MAX], equal = 0;
     struct drive_seq *seq[PROMPTS_MAX];
@@ -211,12 +213,20 @@ static void test_greedy(struct test *t)
     bool checking[PROMPTS_MAX];
     float *logits = calloc((size_t)PROMPTS_MAX * vocab, sizeof(*logits));
 
+    if (t->has_logits) {
+        npz = read_file(t, "first_logits_npf32.npz");
+    } else {
+        printf(
+            "all first logits are not compared: first_logits_npf32.npz is not beside the tree\n");
+    }
     for (uint32_t i = 0; i < t->prompts; i++) {
         const struct prompt *p = &t->prompt[i];
         seq[i] = calloc(1, sizeof(**seq));
         drive_seq_init(seq[i], i, PROMPTS_MAX);
         drive_prompt(b, seq[i], p->ids, p->n, ROWS_MAX, vocab, DRIVE_LAST, logits);
-        check_logits(t, npz, p, logits);
+        if (t->has_logits) {
+            check_logits(t, npz, p, logits);
+        }
         next[i] = drive_argmax(logits, vocab);
         checking[i] = check_id(t, p, 0, next[i]);
         ids[i] = &next[i];
@@ -390,6 +400,10 @@ static void find_files(struct test *t)
 
     snprintf(golden, sizeof(golden), "%s/golden",
              shared != NULL ? shared : SOURCE_DIR "/../shared");
+    t->has_logits = access(golden, R_OK) == 0;
+    if (!t->has_logits) { /* the tree keeps all but the 2.7 MB of logits */
+        snprintf(golden, sizeof(golden), "%s", SOURCE_DIR "/tests/golden");
+    }
     if (file != NULL) {
         snprintf(model, sizeof(model), "%s", file);
     } else {

@@ -163,7 +163,7 @@ class Postgres:
 
     def start(self):
         opts = "-k %s -h 127.0.0.1 -p %d -c max_connections=50 -c shared_buffers=64MB" % (self.dir, self.port)
-        for _ in range(5):
+        for _ in range(40):
             got = subprocess.run(self._as_user() + [self.bin + "/pg_ctl", "-D", self.dir + "/data", "-l", self.dir + "/log", "-w", "-t", "60",
                                                     "-o", opts, "start"], capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/")
             if got.returncode == 0:
