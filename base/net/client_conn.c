@@ -305,7 +305,7 @@ static size_t answer_step(struct client_conn *c, struct str in, bool *again)
         answer_bytes(c, in);
         break;
     default:
-        CHECK(!"an answer without framing");
+        CHECK(false && "an answer without framing");
         used = 0;
     }
     *again = used != 0;

@@ -169,7 +169,7 @@ static enum h1_result chunk_byte(struct h1_chunked *d, uint8_t c, struct h1_faul
     case CHUNK_DONE:
         break;
     }
-    CHECK(!"a chunk state without bytes of its own");
+    CHECK(false && "a chunk state without bytes of its own");
     return H1_BAD;
 }
 

@@ -129,10 +129,10 @@ static bool body_i32(const struct admin_call *a, const char *name, int32_t *out,
 static bool tenant_create(struct admin_call *a, struct buf *out, struct err *e)
 {
     struct config c;
-    struct str name, timezone;
+    struct str name, zone;
 
-    return need_text(a, "name", &name, e) && opt_text(a, "timezone", &timezone, e) &&
-           admin_config(a, &c, e) && config_tenant_create(&c, name, timezone, out, e);
+    return need_text(a, "name", &name, e) && opt_text(a, "timezone", &zone, e) &&
+           admin_config(a, &c, e) && config_tenant_create(&c, name, zone, out, e);
 }
 
 static bool tenant_list(struct admin_call *a, struct buf *out, struct err *e)
