@@ -27,7 +27,7 @@ struct secrets { /* from 0600 files, in the config's arena; never logged */
 /* Counters of one loop; summed at scrape. Relaxed atomics, one writer. */
 struct loop_metrics {
     _Atomic uint64_t requests, refused_auth, refused_quota, refused_input, no_worker, retries, cut,
-        client_aborts, streams, tokens_in, tokens_cached, tokens_out, clamped, late_durable;
+        client_aborts, streams, tokens_in, tokens_cached, tokens_out, clamped;
     struct hist ttft, total, durable_wait;
     struct hist tpot;
 };

@@ -87,8 +87,6 @@ struct request {
     bool responded; /* head sent */
     bool role_sent;
     bool paused; /* upstream is paused: the client drains slowly */
-    bool client_gone;
-    bool body_done;
     struct buf out;  /* scratch for rendering */
     struct buf tail; /* finish chunk, usage, [DONE], or the whole answer: after CLOSE is durable */
     struct gathered gathered;

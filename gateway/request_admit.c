@@ -173,7 +173,6 @@ void request_admit(struct request *r)
         request_fail(r, &e);
         return;
     }
-    r->body_done = true;
     r->prompt_bound = (int64_t)r->api.text_bytes + ADMIT_PROMPT_EXTRA +
                       ADMIT_PER_MESSAGE * (int64_t)r->api.messages +
                       ADMIT_PER_IMAGE * (int64_t)r->api.images;

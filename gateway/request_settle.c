@@ -254,7 +254,6 @@ void request_fail(struct request *r, const struct api_error *e)
 
 void request_client_gone(struct request *r)
 {
-    r->client_gone = true;
     switch (r->state) {
     case REQ_DISPATCHED:
     case REQ_STREAMING:
