@@ -14,7 +14,7 @@
 #define ARENA_ALIGN 16
 #define ARENA_BLOCK_MIN ((size_t)4 << 10)
 #define ARENA_BLOCK_MAX ((size_t)256 << 10)
-#define ARENA_CACHE_BLOCKS_MAX 128 /* of a size: 1.5 MiB of both, about what one busy turn uses */
+#define ARENA_CACHE_BLOCKS_MAX 128 /* of 4 and of 8 KiB; half of that at each size beyond */
 /* Poisoned bytes behind each piece, so that a write past its end is seen. */
 #ifdef __SANITIZE_ADDRESS__
 #define ARENA_GAP 16
@@ -52,7 +52,7 @@ static void block_free(struct arena_block *block)
 /* Which of the cache's sizes this is: -1 none. */
 static int cache_class(size_t size)
 {
-    for (int i = 0; i < (int)ARRAY_LEN(((struct arena_cache *)NULL)->kept); i++) {
+    for (int i = 0; i < ARENA_CACHE_SIZES; i++) {
         if (size == (ARENA_BLOCK_MIN << i) - sizeof(struct arena_block)) {
             return i;
         }
@@ -60,11 +60,15 @@ static int cache_class(size_t size)
     return -1;
 }
 
-/* Zero again and poisoned, as block_new gives it. */
+/* 512 KiB, 1 MiB, 1 MiB, 1 MiB: about what one busy turn uses. */
+static unsigned cache_room(int class)
+{
+    return class < 2 ? ARENA_CACHE_BLOCKS_MAX : ARENA_CACHE_BLOCKS_MAX >> (class - 1);
+}
+
+/* Empty and poisoned, as block_new gives it. */
 static void block_clear(struct arena_block *block)
 {
-    ASAN_UNPOISON_MEMORY_REGION(block + 1, block->size);
-    memset(block + 1, 0, block->used);
     ASAN_POISON_MEMORY_REGION(block + 1, block->size);
     block->used = 0;
 }
@@ -73,7 +77,7 @@ static void block_drop(struct arena *a, struct arena_block *block)
 {
     int class = a->cache != NULL ? cache_class(block->size) : -1;
 
-    if (class < 0 || a->cache->count[class] == ARENA_CACHE_BLOCKS_MAX) {
+    if (class < 0 || a->cache->count[class] == cache_room(class)) {
         block_free(block);
         return;
     }
@@ -149,10 +153,9 @@ static struct arena_block *block_new(const struct arena *a, size_t size, size_t 
         block->step = step;
         return block;
     }
-    block = mem_try(1, sizeof(*block) + size);
+    block = mem_resize(NULL, sizeof(*block) + size);
     if (block != NULL) {
-        block->size = size;
-        block->step = step;
+        *block = (struct arena_block){.size = size, .step = step};
         ASAN_POISON_MEMORY_REGION(block + 1, size);
     }
     return block;
@@ -184,7 +187,7 @@ static struct arena_block *arena_block_for(struct arena *a, size_t need)
     return block;
 }
 
-void *arena_alloc(struct arena *a, size_t n)
+void *arena_alloc_dirty(struct arena *a, size_t n)
 {
     struct arena_block *block;
     size_t size;
@@ -205,7 +208,14 @@ void *arena_alloc(struct arena *a, size_t n)
     block->used += size + ARENA_GAP;
     a->used += size;
     ASAN_UNPOISON_MEMORY_REGION(p, n);
-    return p; /* zero since the block was born: nothing is handed out twice */
+    return p;
+}
+
+void *arena_alloc(struct arena *a, size_t n)
+{
+    void *p = arena_alloc_dirty(a, n);
+
+    return p != NULL ? memset(p, 0, n) : NULL;
 }
 
 void *arena_array(struct arena *a, size_t count, size_t size)
@@ -220,7 +230,7 @@ void *arena_array(struct arena *a, size_t count, size_t size)
 
 struct str arena_str(struct arena *a, struct str s)
 {
-    char *p = s.n < SIZE_MAX ? arena_alloc(a, s.n + 1) : NULL;
+    char *p = s.n < SIZE_MAX ? arena_alloc_dirty(a, s.n + 1) : NULL;
 
     if (p == NULL) {
         return (struct str){NULL, 0};
@@ -228,5 +238,6 @@ struct str arena_str(struct arena *a, struct str s)
     if (s.n != 0) {
         memcpy(p, s.p, s.n);
     }
+    p[s.n] = '\0';
     return str_of(p, s.n);
 }

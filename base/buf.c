@@ -52,8 +52,7 @@ static bool buf_grow(struct buf *b, size_t need)
     return true;
 }
 
-/* Makes n content bytes and `spare` more fit behind the content; false sets failed. */
-static bool buf_room(struct buf *b, size_t n, size_t spare)
+bool buf_room(struct buf *b, size_t n, size_t spare)
 {
     if (b->failed) {
         return false;
@@ -79,29 +78,9 @@ static bool buf_room(struct buf *b, size_t n, size_t spare)
     return true;
 }
 
-void buf_append(struct buf *b, const void *p, size_t n)
-{
-    if (n != 0 && buf_room(b, n, 0)) {
-        memcpy(b->p + b->off + b->len, p, n);
-        b->len += n;
-    }
-}
-
-void buf_str(struct buf *b, struct str s)
-{
-    buf_append(b, s.p, s.n);
-}
-
 void buf_c(struct buf *b, const char *z)
 {
     buf_append(b, z, strlen(z));
-}
-
-void buf_byte(struct buf *b, uint8_t c)
-{
-    if (buf_room(b, 1, 0)) {
-        b->p[b->off + b->len++] = c;
-    }
 }
 
 void buf_u64(struct buf *b, uint64_t v)

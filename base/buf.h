@@ -19,21 +19,46 @@ struct buf {
 };
 
 void buf_init(struct buf *b, size_t bytes_max);
-void buf_fini(struct buf *b);             /* frees; the struct may be inited again */
-void buf_reset(struct buf *b);            /* empties, keeps memory, clears failed */
-void buf_release(struct buf *b);          /* empties and gives the memory back */
-void buf_append(struct buf *b, const void *p, size_t n);
-void buf_str(struct buf *b, struct str s);
+void buf_fini(struct buf *b);    /* frees; the struct may be inited again */
+void buf_reset(struct buf *b);   /* empties, keeps memory, clears failed */
+void buf_release(struct buf *b); /* empties and gives the memory back */
+/* Makes n content bytes (n > 0) and `spare` more fit behind the content; false sets failed. */
+bool buf_room(struct buf *b, size_t n, size_t spare);
 void buf_c(struct buf *b, const char *z);
-void buf_byte(struct buf *b, uint8_t c);
-void buf_u64(struct buf *b, uint64_t v);  /* decimal */
-void buf_i64(struct buf *b, int64_t v);   /* decimal */
+void buf_u64(struct buf *b, uint64_t v); /* decimal */
+void buf_i64(struct buf *b, int64_t v);  /* decimal */
 void buf_printf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Room for n more bytes at the end, or NULL (and failed). Then buf_commit(actual <= n). */
 uint8_t *buf_reserve(struct buf *b, size_t n);
 void buf_commit(struct buf *b, size_t n);
 void buf_consume(struct buf *b, size_t n); /* drops n bytes from the front, n <= len */
 void buf_truncate(struct buf *b, size_t len);
+
+/* n bytes fit as it is: the way of nearly every write. */
+static inline bool buf_fits(const struct buf *b, size_t n)
+{
+    return b->p != NULL && !b->failed && n <= b->cap - b->off - b->len && n <= b->max - b->len;
+}
+
+static inline void buf_append(struct buf *b, const void *p, size_t n)
+{
+    if (n != 0 && (buf_fits(b, n) || buf_room(b, n, 0))) {
+        memcpy(b->p + b->off + b->len, p, n);
+        b->len += n;
+    }
+}
+
+static inline void buf_str(struct buf *b, struct str s)
+{
+    buf_append(b, s.p, s.n);
+}
+
+static inline void buf_byte(struct buf *b, uint8_t c)
+{
+    if (buf_fits(b, 1) || buf_room(b, 1, 0)) {
+        b->p[b->off + b->len++] = c;
+    }
+}
 
 static inline struct str buf_view(const struct buf *b)
 {

@@ -21,10 +21,14 @@ enum state {
     WANT_NOTHING, /* the document is complete: only space may follow */
 };
 
+#define TEXT_ROOM_BYTES 4000 /* strings with escapes are decoded into pieces of so much */
+
 /* One open container. Frames are kept for reuse: there are never more than the deepest nesting. */
 struct frame {
     struct json *node;
-    struct json *last; /* newest child */
+    struct json *last;     /* newest child */
+    const uint8_t *source; /* its opening bracket */
+    uint32_t repairs;      /* of the parser, when it opened */
     struct frame *up, *down;
     struct json_keys keys;
 };
@@ -35,10 +39,12 @@ struct parser {
     const struct json_limits *limits;
     struct err *err;
     struct json *root;
-    struct json *member; /* a member whose key was read and whose value was not */
-    struct frame *top;   /* innermost open container; NULL: none */
-    struct frame *first; /* outermost frame ever made; NULL: none */
+    struct json *member;   /* a member whose key was read and whose value was not */
+    struct frame *top;     /* innermost open container; NULL: none */
+    struct frame *first;   /* outermost frame ever made; NULL: none */
+    char *room, *room_end; /* arena: where the next string with escapes is decoded to */
     uint32_t depth, values;
+    uint32_t repairs; /* strings whose lone surrogates were replaced */
     enum state state;
 };
 
@@ -103,38 +109,52 @@ static bool fail_in_string(struct parser *p, const uint8_t *at)
     return fail(p, at, "invalid UTF-8 in a string");
 }
 
-/* The string has escapes: copies it. `plain` is its first backslash. */
-static bool read_escaped(struct parser *p, const uint8_t *plain, struct str *out)
+static bool fail_decode(struct parser *p, const uint8_t *at)
 {
-    const uint8_t *s = p->at + 1, *close = json_find_close(plain, p->end);
-    char *copy, *to;
+    if (at < p->end && *at == '\\') {
+        return fail(p, at, "unknown escape in a string");
+    }
+    return fail_in_string(p, at);
+}
+
+/* Room for a string whose source begins at s and whose decoding has just run out of it. */
+static bool text_room(struct parser *p, const uint8_t *s)
+{
+    const uint8_t *close = json_find_close(s, p->end);
+    size_t need;
 
     if (close == NULL) {
         return fail_in_string(p, p->end);
     }
-    /* An escape is never shorter than what it stands for, so the raw length is enough. */
-    copy = to = arena_alloc(p->arena, (size_t)(close - s));
-    if (copy == NULL) {
-        return fail_memory(p);
-    }
+    need = (size_t)(close - s) + 4; /* the last character may want a whole step */
+    need = need > TEXT_ROOM_BYTES / 4 ? need : TEXT_ROOM_BYTES;
+    p->room = arena_alloc_dirty(p->arena, need);
+    p->room_end = p->room != NULL ? p->room + need : NULL;
+    return p->room != NULL || fail_memory(p);
+}
+
+/* The string has escapes: what it says goes to the arena, in one pass. */
+static bool read_escaped(struct parser *p, struct str *out)
+{
     for (;;) {
-        memcpy(to, s, (size_t)(plain - s));
-        to += plain - s;
-        if (plain == close) {
-            break;
+        struct json_decoder d = {p->at + 1, p->end, p->room, p->room_end, false};
+        enum json_decoded got = p->room != NULL ? json_decode(&d) : JSON_DECODE_FULL;
+
+        switch (got) {
+        case JSON_DECODED:
+            *out = str_of(p->room, (size_t)(d.to - p->room));
+            p->room = d.to;
+            p->repairs += d.repaired;
+            p->at = d.at + 1;
+            return true;
+        case JSON_DECODE_BAD:
+            return fail_decode(p, d.at);
+        case JSON_DECODE_FULL: /* once a string: then all of it fits */
+            if (!text_room(p, p->at + 1)) {
+                return false;
+            }
         }
-        if (*plain != '\\') {
-            return fail_in_string(p, plain);
-        }
-        s = json_unescape(plain, close, &to);
-        if (s == NULL) {
-            return fail(p, plain, "unknown escape in a string");
-        }
-        plain = json_skip_plain(s, close);
     }
-    *out = str_of(copy, (size_t)(to - copy));
-    p->at = close + 1;
-    return true;
 }
 
 /* p->at stands on the opening quote. */
@@ -148,7 +168,7 @@ static bool read_string(struct parser *p, struct str *out)
         return true;
     }
     if (stop < p->end && *stop == '\\') {
-        return read_escaped(p, stop, out);
+        return read_escaped(p, out);
     }
     return fail_in_string(p, stop);
 }
@@ -230,6 +250,8 @@ static bool container_open(struct parser *p, struct json *v)
     }
     f->node = v;
     f->last = NULL;
+    f->source = p->at;
+    f->repairs = p->repairs;
     json_keys_begin(&f->keys);
     p->top = f;
     p->depth++;
@@ -250,10 +272,13 @@ static bool container_close(struct parser *p)
     case JSON_KEYS_NO_MEMORY:
         return fail_memory(p);
     }
+    p->at++;
+    if (p->top->repairs == p->repairs) {
+        p->top->node->text = str_of(p->top->source, (size_t)(p->at - p->top->source));
+    }
     p->top = p->top->up;
     p->depth--;
     p->state = p->top == NULL ? WANT_NOTHING : WANT_COMMA_OR_END;
-    p->at++;
     return true;
 }
 
@@ -447,6 +472,25 @@ struct json *json_get(const struct json *object, struct str key)
         }
     }
     return NULL;
+}
+
+void json_pick(const struct json *object, const struct str *keys, struct json **out, size_t n)
+{
+    CHECK(n <= 32);
+    for (size_t i = 0; i < n; i++) {
+        out[i] = NULL;
+    }
+    if (object == NULL || object->type != JSON_OBJECT) {
+        return;
+    }
+    for (struct json *m = object->child; m != NULL; m = m->next) {
+        for (size_t i = 0; i < n; i++) {
+            if (str_eq(m->key, keys[i])) {
+                out[i] = m;
+                break;
+            }
+        }
+    }
 }
 
 bool json_is_absent(const struct json *v)

@@ -24,8 +24,10 @@ enum json_type {
 
 struct json {
     enum json_type type;
-    struct str text;    /* number literal or string bytes; borrowed from the arena or the input */
-    struct str key;     /* member name when the parent is an object */
+    struct str text; /* number literal or string bytes; borrowed from the arena or the input. Of an
+                      * array or object: its source, or {NULL, 0} when it holds a lone surrogate
+                      * (so that the source says something else than the tree) or was changed */
+    struct str key;  /* member name when the parent is an object */
     struct json *child; /* first element or member; NULL when empty */
     struct json *next;  /* next sibling, in document order */
     uint32_t count;     /* children */
@@ -45,6 +47,8 @@ struct json *json_parse(struct arena *a, struct str text, const struct json_limi
 
 struct json *json_get(const struct json *object,
                       struct str key); /* NULL: absent or not an object */
+/* The same for several keys in one walk: out[i] is the member keys[i], or NULL. At most 32. */
+void json_pick(const struct json *object, const struct str *keys, struct json **out, size_t n);
 /* Absent, or null, counts as absent. */
 bool json_is_absent(const struct json *v);
 MUST_USE bool json_i64(const struct json *v,
@@ -82,7 +86,10 @@ void jw_f64(struct json_writer *w,
 void jw_bool(struct json_writer *w, bool v);
 void jw_null(struct json_writer *w);
 void jw_value(struct json_writer *w, const struct json *v); /* a parsed subtree, document order */
-void jw_raw(struct json_writer *w, struct str json);        /* already JSON */
+/* The same value in its sender's own spelling: an array or object is copied from its source. The
+ * parser was strict, so both spellings have one reading. */
+void jw_source(struct json_writer *w, const struct json *v);
+void jw_raw(struct json_writer *w, struct str json); /* already JSON */
 /* key and value in one call */
 void jw_kstr(struct json_writer *w, const char *key, struct str v);
 void jw_kc(struct json_writer *w, const char *key, const char *z);

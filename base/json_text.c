@@ -177,7 +177,7 @@ static char *put_utf8(char *out, int32_t c)
 
 /* s stands after "\u". A pair of surrogates is one character, a lone one becomes U+FFFD.
  * Returns past what it used, or NULL. Writes no more bytes than it reads. */
-static const uint8_t *unescape_u(const uint8_t *s, const uint8_t *end, char **out)
+static const uint8_t *unescape_u(const uint8_t *s, const uint8_t *end, char **out, bool *repaired)
 {
     int32_t c = hex4(s, end), low;
 
@@ -192,26 +192,102 @@ static const uint8_t *unescape_u(const uint8_t *s, const uint8_t *end, char **ou
             s += 6;
         } else {
             c = 0xFFFD;
+            *repaired = true;
         }
     }
     *out = put_utf8(*out, c);
     return s;
 }
 
-const uint8_t *json_unescape(const uint8_t *s, const uint8_t *close, char **out)
+#define DECODE_STEP 4 /* bytes that one escape or character gives at most */
+
+/* Past plain ASCII, copied to `to` as it goes: sixteen bytes at a time where both sides have them.
+ * Returns how many. */
+static inline size_t copy_plain(const uint8_t *s, const uint8_t *end, char *to, const char *to_end)
+{
+    size_t i = 0, n = size_min((size_t)(end - s), (size_t)(to_end - to));
+
+#ifdef __SSE2__
+    const __m128i quote = _mm_set1_epi8('"'), back = _mm_set1_epi8('\\');
+
+    for (; n - i >= 16; i += 16) {
+        __m128i v = _mm_loadu_si128((const __m128i *)(const void *)(s + i));
+        __m128i stop = _mm_or_si128(_mm_cmpeq_epi8(v, quote), _mm_cmpeq_epi8(v, back));
+        unsigned found;
+
+        /* signed: bytes of 0x80 and more are less than a space too */
+        stop = _mm_or_si128(stop, _mm_cmplt_epi8(v, _mm_set1_epi8(0x20)));
+        found = (unsigned)_mm_movemask_epi8(stop);
+        _mm_storeu_si128((__m128i *)(void *)(to + i), v);
+        if (found != 0) {
+            return i + (unsigned)__builtin_ctz(found);
+        }
+    }
+#endif
+    while (i < n && s[i] >= 0x20 && s[i] < 0x80 && s[i] != '"' && s[i] != '\\') {
+        to[i] = (char)s[i];
+        i++;
+    }
+    return i;
+}
+
+/* s stands on a backslash. Past the escape, or NULL: there is no such escape. */
+static inline const uint8_t *unescape(const uint8_t *s, const uint8_t *end, char **to,
+                                      bool *repaired)
 {
     static const char plain[256] = {['"'] = '"',  ['\\'] = '\\', ['/'] = '/',  ['b'] = '\b',
                                     ['f'] = '\f', ['n'] = '\n',  ['r'] = '\r', ['t'] = '\t'};
-    uint8_t c = s[1];
 
-    if (c == 'u') {
-        return unescape_u(s + 2, close, out);
-    }
-    if (plain[c] == '\0') {
+    if (end - s < 2) {
         return NULL;
     }
-    *(*out)++ = plain[c];
-    return s + 2;
+    if (s[1] == 'u') {
+        return unescape_u(s + 2, end, to, repaired);
+    }
+    *(*to)++ = plain[s[1]];
+    return plain[s[1]] != '\0' ? s + 2 : NULL;
+}
+
+enum json_decoded json_decode(struct json_decoder *d)
+{
+    const uint8_t *s = d->at, *end = d->end, *next;
+    char *to = d->to;
+    int n;
+
+    for (;;) {
+        size_t plain = copy_plain(s, end, to, d->to_end);
+
+        s += plain;
+        to += plain;
+        d->at = s;
+        d->to = to;
+        if (s == end) {
+            return JSON_DECODE_BAD;
+        }
+        if (*s == '"') {
+            return JSON_DECODED;
+        }
+        if (d->to_end - to < DECODE_STEP) {
+            return JSON_DECODE_FULL;
+        }
+        if (*s == '\\') {
+            next = unescape(s, end, &to, &d->repaired);
+            if (next == NULL) {
+                return JSON_DECODE_BAD;
+            }
+            s = next;
+        } else if (*s >= 0x80) {
+            n = json_utf8_at(s, (size_t)(end - s));
+            if (n < 0) {
+                return JSON_DECODE_BAD;
+            }
+            memcpy(to, s, (size_t)n);
+            s += n;
+            to += n;
+        } else if (*s < 0x20) {
+            return JSON_DECODE_BAD;
+        }
+    }
 }
 
 /* ---- numbers ---- */

@@ -14,9 +14,19 @@
 const uint8_t *json_skip_plain(const uint8_t *s, const uint8_t *end);
 /* The quote that closes the string in which s stands, or NULL. Looks at nothing else. */
 const uint8_t *json_find_close(const uint8_t *s, const uint8_t *end);
-/* s stands on a backslash before `close` (of json_find_close). Writes what the escape stands for,
- * never more bytes than it reads. Returns past the escape, or NULL: there is no such escape. */
-const uint8_t *json_unescape(const uint8_t *s, const uint8_t *close, char **out);
+
+enum json_decoded {
+    JSON_DECODED = 1, /* at stands on the closing quote */
+    JSON_DECODE_FULL, /* no room left at `to` */
+    JSON_DECODE_BAD,  /* at: the end, a bad escape, a control character, or bad UTF-8 */
+};
+struct json_decoder {
+    const uint8_t *at, *end; /* in: inside a string */
+    char *to, *to_end;       /* out: what the string says, never more bytes than its source */
+    bool repaired;           /* set when a lone surrogate became U+FFFD */
+};
+/* One pass from `at` to the closing quote. */
+enum json_decoded json_decode(struct json_decoder *d);
 
 /* Where a number ends, or (not ok) where it stops being one. */
 struct json_number {

@@ -345,6 +345,15 @@ void jw_value(struct json_writer *w, const struct json *v)
     json_write(w->out, v, JSON_ORDER_DOCUMENT);
 }
 
+void jw_source(struct json_writer *w, const struct json *v)
+{
+    if ((v->type == JSON_ARRAY || v->type == JSON_OBJECT) && v->text.p != NULL) {
+        jw_raw(w, v->text);
+    } else {
+        jw_value(w, v);
+    }
+}
+
 void jw_raw(struct json_writer *w, struct str json)
 {
     jw_comma(w);

@@ -88,6 +88,20 @@ bool str_cut(struct str s, char sep, struct str *head, struct str *rest)
     return true;
 }
 
+struct str str_of_u64(uint64_t v, char to[STR_U64_BYTES])
+{
+    size_t n = 1, at;
+
+    for (uint64_t rest = v; rest >= 10; rest /= 10) {
+        n++;
+    }
+    to[n] = '\0';
+    for (at = n; at-- > 0; v /= 10) {
+        to[at] = (char)('0' + v % 10);
+    }
+    return str_of(to, n);
+}
+
 bool str_u64(struct str s, uint64_t *out)
 {
     uint64_t v = 0;

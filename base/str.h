@@ -23,10 +23,36 @@ static inline struct str str_c(const char *z)
     return (struct str){z, z != NULL ? strlen(z) : 0};
 }
 
+/* n bytes at p and q are the same; n is 4 to 16: two words that may overlap, no call. */
+static inline bool str_words_eq(const char *p, const char *q, size_t n)
+{
+    uint64_t a = 0, b = 0, c = 0, d = 0;
+    size_t word = n >= 8 ? 8 : 4;
+
+    if (word == 8) {
+        memcpy(&a, p, 8);
+        memcpy(&b, q, 8);
+        memcpy(&c, p + n - 8, 8);
+        memcpy(&d, q + n - 8, 8);
+    } else {
+        memcpy(&a, p, 4);
+        memcpy(&b, q, 4);
+        memcpy(&c, p + n - 4, 4);
+        memcpy(&d, q + n - 4, 4);
+    }
+    return ((a ^ b) | (c ^ d)) == 0;
+}
+
+/* Names of fields and of JSON members are compared all day: short ones without a call. */
 static inline bool str_eq(struct str a, struct str b)
 {
-    /* Most strings that differ do so at once: no call for these. */
-    return a.n == b.n && (a.n == 0 || (a.p[0] == b.p[0] && memcmp(a.p, b.p, a.n) == 0));
+    if (a.n != b.n) {
+        return false;
+    }
+    if (a.n >= 4 && a.n <= 16) {
+        return str_words_eq(a.p, b.p, a.n);
+    }
+    return a.n == 0 || (a.p[0] == b.p[0] && memcmp(a.p, b.p, a.n) == 0);
 }
 
 bool str_ieq(struct str a, struct str b); /* ASCII case-insensitive */
@@ -38,6 +64,10 @@ size_t str_find(struct str s, struct str needle);
 struct str str_trim(struct str s); /* spaces and tabs off both ends */
 /* Cuts at the first `sep`: *head before it, rest after it. false: no sep, *head is all of s. */
 bool str_cut(struct str s, char sep, struct str *head, struct str *rest);
+/* v in decimal, with a NUL after it, in `to`: what a request needs a dozen times, without printf.
+ */
+#define STR_U64_BYTES 21
+struct str str_of_u64(uint64_t v, char to[STR_U64_BYTES]);
 /* Whole slice as a decimal integer; false on empty, sign (u64), junk or overflow. */
 MUST_USE bool str_u64(struct str s, uint64_t *out);
 MUST_USE bool str_i64(struct str s, int64_t *out);

@@ -5,6 +5,8 @@
 #include "base/buf.h"
 #include "base/hash.h"
 
+#include <endian.h>
+
 #define TOOLS_BYTES_MAX (64u << 20) /* sorted JSON of a 32 MiB body is never longer than this */
 #define KEY_PARTS_BYTES_MAX (1u << 20)
 #define FIRST_CHUNKS 64 /* arrays start for a 16 KiB prompt and double */
@@ -16,26 +18,22 @@
 
 static void put_le32(uint8_t *p, uint32_t v)
 {
-    for (int i = 0; i < 4; i++) {
-        p[i] = (uint8_t)(v >> (8 * i));
-    }
+    v = htole32(v);
+    memcpy(p, &v, sizeof(v));
 }
 
 static void put_le64(uint8_t *p, uint64_t v)
 {
-    for (int i = 0; i < 8; i++) {
-        p[i] = (uint8_t)(v >> (8 * i));
-    }
+    v = htole64(v);
+    memcpy(p, &v, sizeof(v));
 }
 
 static uint64_t get_le64(const uint8_t *p)
 {
-    uint64_t v = 0;
+    uint64_t v;
 
-    for (int i = 7; i >= 0; i--) {
-        v = v << 8 | p[i];
-    }
-    return v;
+    memcpy(&v, p, sizeof(v));
+    return le64toh(v);
 }
 
 struct prefix_key prefix_key_derive(struct str secret, struct str scope_salt, struct str model,
@@ -108,7 +106,7 @@ struct emitter {
 static void *array_double(struct emitter *m, const void *old, uint32_t count, uint32_t cap,
                           size_t size)
 {
-    void *bigger = arena_array(m->arena, cap, size);
+    void *bigger = arena_alloc_dirty(m->arena, cap * size);
 
     if (bigger == NULL) {
         m->failed = true;
@@ -128,7 +126,7 @@ static void size_chunk(struct emitter *m)
     if (bytes == m->chunk_bytes) {
         return;
     }
-    m->pending = arena_alloc(m->arena, bytes);
+    m->pending = arena_alloc_dirty(m->arena, bytes);
     m->failed = m->failed || m->pending == NULL;
     m->chunk_bytes = bytes;
 }
@@ -231,12 +229,17 @@ static uint64_t hash_so_far(const struct emitter *m)
 static bool begin(struct emitter *m, struct arena *a, struct prefix_key k, struct prefix *out)
 {
     *out = (struct prefix){0};
-    *m = (struct emitter){.arena = a, .key = k, .out = out, .last = k.hi};
+    m->arena = a;
+    m->key = k;
+    m->out = out;
+    m->last = k.hi;
+    m->chunk_bytes = m->pending_n = m->first_user_n = 0;
+    m->in_first_user = m->failed = false;
     m->cap = FIRST_CHUNKS;
     m->span_cap = FIRST_SPANS;
-    out->seq = arena_array(a, m->cap, sizeof(*out->seq));
-    out->end = arena_array(a, m->cap, sizeof(*out->end));
-    out->span = arena_array(a, m->span_cap, sizeof(*out->span));
+    out->seq = arena_alloc_dirty(a, FIRST_CHUNKS * sizeof(*out->seq));
+    out->end = arena_alloc_dirty(a, FIRST_CHUNKS * sizeof(*out->end));
+    out->span = arena_alloc_dirty(a, FIRST_SPANS * sizeof(*out->span));
     size_chunk(m);
     return !m->failed && out->seq != NULL && out->end != NULL && out->span != NULL;
 }
@@ -310,9 +313,24 @@ static void emit_call(struct emitter *m, const struct json *function, uint32_t m
     emit_span(m, text_of(json_get(function, STR("arguments"))), message);
 }
 
-static struct str role_of(const struct json *message)
+/* What a message says, looked up in one walk. */
+struct message {
+    struct json *role, *content, *calls, *call; /* call: before tool_calls existed */
+};
+
+static struct message message_of(const struct json *v)
 {
-    struct str role = text_of(json_get(message, STR("role")));
+    static const struct str keys[] = {
+        {"role", 4}, {"content", 7}, {"tool_calls", 10}, {"function_call", 13}};
+    struct json *m[ARRAY_LEN(keys)];
+
+    json_pick(v, keys, m, ARRAY_LEN(keys));
+    return (struct message){m[0], m[1], m[2], m[3]};
+}
+
+static struct str role_of(const struct message *message)
+{
+    struct str role = text_of(message->role);
 
     return str_eq(role, STR("developer")) ? STR("system") : role;
 }
@@ -320,22 +338,21 @@ static struct str role_of(const struct json *message)
 /* The bound of a prompt allows for these by its constant a message; longer ones count as text. */
 static bool role_is_known(struct str role)
 {
-    static const char *const known[] = {"system", "user", "assistant", "tool", "function"};
+    static const struct str known[] = {
+        {"user", 4}, {"assistant", 9}, {"system", 6}, {"tool", 4}, {"function", 8}};
 
     for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-        if (str_eq(role, str_c(known[i]))) {
+        if (str_eq(role, known[i])) {
             return true;
         }
     }
     return false;
 }
 
-static void emit_message(struct emitter *m, const struct json *message, struct str role,
+static void emit_message(struct emitter *m, const struct message *message, struct str role,
                          bool first_user)
 {
-    struct json *content = json_get(message, STR("content"));
-    struct json *calls = json_get(message, STR("tool_calls"));
-    struct json *call = json_get(message, STR("function_call")); /* before tool_calls existed */
+    const struct json *content = message->content, *calls = message->calls;
     uint32_t index = m->out->messages++;
 
     emit_byte(m, SEP_START);
@@ -356,8 +373,8 @@ static void emit_message(struct emitter *m, const struct json *message, struct s
             emit_call(m, json_get(c, STR("function")), index);
         }
     }
-    if (!json_is_absent(call)) {
-        emit_call(m, call, index);
+    if (!json_is_absent(message->call)) {
+        emit_call(m, message->call, index);
     }
 }
 
@@ -372,14 +389,15 @@ bool prefix_chat(struct arena *a, struct prefix_key k, const struct json *root, 
     }
     emit_tools(&m, json_get(root, STR("tools")));
     for (const struct json *v = messages != NULL ? messages->child : NULL; v != NULL; v = v->next) {
-        struct str role = role_of(v);
+        struct message message = message_of(v);
+        struct str role = role_of(&message);
         bool user = str_eq(role, STR("user"));
 
         if (in_head && !str_eq(role, STR("system"))) {
             out->head = hash_so_far(&m);
             in_head = false;
         }
-        emit_message(&m, v, role, user && !seen_user);
+        emit_message(&m, &message, role, user && !seen_user);
         seen_user = seen_user || user;
     }
     if (in_head) {

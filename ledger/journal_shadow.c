@@ -7,7 +7,8 @@
  *   folder/  port-0000000003-02.ring      epoch, port
  *   slot 0: {magic, tickets written into segments, their check}    slot 1 + ticket % N: the record
  *
- * Producer: before a DISPATCH's request goes out, one pwrite of all it put since the last one (no
+ * Producer: before a DISPATCH's request goes out, one write of all it put since the last one, into
+ * the file's mapping (no
  * sync: the page cache outlives the process; a loss of power is covered as far as the group's
  * sync). Writer: after each group's write, the header. Recovery: a DISPATCH in a ring that no
  * segment has is an orphan like any other. The files of a life go once its orphans' rows are
@@ -41,9 +42,12 @@ struct env_file *shadow_open(struct env *env, const char *dir, int32_t epoch, un
     struct env_file *f = NULL;
 
     if (!shadow_path(path, dir, epoch, port) ||
-        env->ops->file_open(env, path, ENV_OPEN_TRUNCATE, &f) < 0) {
+        env->ops->file_open(env, path, ENV_OPEN_MAPPED, &f) < 0) {
         return NULL;
     }
+    /* Without room it is written as it grows, and says so when it cannot. */
+    (void)env->ops->file_allocate(env, f,
+                                  (1 + (uint64_t)JOURNAL_PORT_RECORDS) * JOURNAL_RECORD_BYTES);
     return f;
 }
 

@@ -39,6 +39,7 @@ struct http_client *http_client_new(struct env *env)
 
     c->env = env;
     c->reaper.run = client_reap;
+    pool_init(&c->calls, sizeof(struct http_call), CLIENT_CALLS_KEPT);
     list_init(&c->origins);
     list_init(&c->dead);
     arena_init(&c->heads, 2 * CLIENT_HEAD_BYTES_MAX + H1_LINE_MAX);
@@ -57,6 +58,7 @@ void http_client_free(struct http_client *c)
     client_reap(&c->reaper);
     env_task_drop(&c->reaper);
     arena_fini(&c->heads);
+    pool_fini(&c->calls);
     mem_free(c);
 }
 
@@ -140,7 +142,8 @@ static void call_bury(struct client_corpse *corpse)
     struct http_call *call = CONTAINER_OF(corpse, struct http_call, corpse);
 
     buf_fini(&call->request);
-    mem_free(call);
+    buf_fini(&call->body);
+    pool_give(&call->origin->client->calls, call);
 }
 
 /* The one way out of the live states: undoes what the call holds, tells nobody. */
@@ -291,11 +294,16 @@ static bool is_line_safe(struct str s)
     return true;
 }
 
+static size_t body_bytes(const struct http_call_request *r)
+{
+    return r->taken != NULL ? r->taken->len : r->body.n;
+}
+
 static bool is_request_safe(const struct http_call_request *r)
 {
     bool safe = is_line_safe(r->target) && r->target.n != 0 &&
                 memchr(r->target.p, ' ', r->target.n) == NULL && r->method != HTTP_OTHER &&
-                r->body.n <= REQUEST_BODY_MAX;
+                body_bytes(r) <= REQUEST_BODY_MAX;
 
     for (size_t i = 0; i < r->n_fields; i++) {
         struct str name = r->fields[i].name;
@@ -308,10 +316,11 @@ static bool is_request_safe(const struct http_call_request *r)
 
 static void request_write(struct buf *b, struct str host, const struct http_call_request *r)
 {
-    bool length = r->body.n != 0 || r->method == HTTP_POST || r->method == HTTP_PUT ||
-                  r->method == HTTP_PATCH;
+    size_t body = body_bytes(r);
+    bool length =
+        body != 0 || r->method == HTTP_POST || r->method == HTTP_PUT || r->method == HTTP_PATCH;
 
-    /* In one piece from the start: a body would be moved at every doubling. */
+    /* In one piece from the start: it would be moved at every doubling. */
     (void)buf_reserve(b, r->body.n + REQUEST_HEAD_USUAL);
     buf_str(b, http_method_name(r->method));
     buf_byte(b, ' ');
@@ -327,17 +336,26 @@ static void request_write(struct buf *b, struct str host, const struct http_call
     }
     if (length) {
         buf_c(b, "content-length: ");
-        buf_u64(b, r->body.n);
+        buf_u64(b, body);
         buf_c(b, "\r\n");
     }
     buf_c(b, "\r\n");
     buf_str(b, r->body);
 }
 
+static void call_take_body(struct http_call *call, struct buf *taken)
+{
+    if (taken != NULL) {
+        call->body = *taken;
+        buf_init(taken, taken->max);
+        call->request.failed = call->request.failed || call->body.failed;
+    }
+}
+
 struct http_call *http_call_start(struct http_origin *o, const struct http_call_request *r,
                                   const struct http_call_events *ev, void *user)
 {
-    struct http_call *call = mem_new(sizeof(*call));
+    struct http_call *call = pool_take(&o->client->calls);
     bool safe = is_request_safe(r);
 
     CHECK(!o->closing);
@@ -349,8 +367,10 @@ struct http_call *http_call_start(struct http_origin *o, const struct http_call_
     call->wait.fire = call_wait_fire;
     list_init(&call->node);
     buf_init(&call->request, safe ? r->body.n + REQUEST_HEAD_MAX : 0);
+    buf_init(&call->body, 0);
     if (safe) {
         request_write(&call->request, o->options.host, r);
+        call_take_body(call, r->taken);
     }
     if (!safe || call->request.failed) {
         call_fail_soon(call, safe ? HTTP_FAIL_BUSY : HTTP_FAIL_PROTOCOL);

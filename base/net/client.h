@@ -7,6 +7,7 @@
 #ifndef BASE_NET_CLIENT_H
 #define BASE_NET_CLIENT_H
 
+#include "base/buf.h"
 #include "base/env.h"
 #include "base/net/http.h"
 #include "base/net/tls.h"
@@ -46,6 +47,7 @@ struct http_call_request {
     const struct http_field *fields; /* beyond Host and Content-Length, which are ours */
     size_t n_fields;
     struct str body;
+    struct buf *taken; /* instead of body: its content is taken over, it is left empty; or NULL */
 };
 
 struct http_call_events {
@@ -63,7 +65,7 @@ struct http_origin *http_origin_new(struct http_client *c, const struct http_ori
 void http_origin_close(struct http_origin *o); /* cancels its calls */
 uint32_t http_origin_connections(const struct http_origin *o);
 
-/* Everything in `r` is copied. */
+/* Everything in `r` is copied, but `taken`. */
 struct http_call *http_call_start(struct http_origin *o, const struct http_call_request *r,
                                   const struct http_call_events *ev, void *user);
 /* Stops reading (and so the peer) until resumed: back-pressure. Idle timers rest while paused. */

@@ -12,6 +12,10 @@
 #define CIPHER_HIGH 65536
 #define CIPHER_MAX (1u << 20)
 #define WRITES_PER_TURN 16
+/* A connection that carried several calls and was in use a moment ago needs no look: its peer keeps
+ * connections open, and the loop watches them. */
+#define FRESH_US 100000
+#define FRESH_SERVED 2
 
 static const struct h1_limits answer_limits = {CLIENT_HEAD_BYTES_MAX, CLIENT_HEAD_FIELDS_MAX};
 
@@ -79,7 +83,7 @@ static void conn_limit_by_phase(struct client_conn *c)
         conn_limit(c, 0);
     } else if (call->state == CALL_BODY) {
         conn_limit(c, o->body_idle_us);
-    } else if (call->request.len != 0 || c->cipher.len != 0) {
+    } else if (call_unsent(call) != 0 || c->cipher.len != 0) {
         conn_limit(c, CLIENT_SEND_STALL_US);
     } else {
         conn_limit(c, o->head_us);
@@ -97,7 +101,7 @@ static enum http_fail conn_loss(const struct client_conn *c)
     if (c->call->state == CALL_BODY) {
         return HTTP_FAIL_BODY;
     }
-    if (c->call->request.len != 0 || c->cipher.len != 0 || (c->reused && !c->answered)) {
+    if (call_unsent(c->call) != 0 || c->cipher.len != 0 || (c->reused && !c->answered)) {
         return HTTP_FAIL_SEND;
     }
     return HTTP_FAIL_HEAD;
@@ -110,7 +114,7 @@ static void conn_ready(void *ctx, unsigned events);
 static bool conn_wants_write(const struct client_conn *c)
 {
     return !c->broken && (c->state == CONN_CONNECTING || c->cipher.len != 0 ||
-                          (c->state == CONN_BUSY && c->call->request.len != 0));
+                          (c->state == CONN_BUSY && call_unsent(c->call) != 0));
 }
 
 static void conn_watch(struct client_conn *c)
@@ -130,24 +134,29 @@ static void conn_watch(struct client_conn *c)
 /* Moves request bytes into TLS while the socket keeps up. */
 static void conn_encrypt(struct client_conn *c)
 {
-    struct buf *request = &c->call->request;
-
-    while (c->state == CONN_BUSY && request->len != 0 && c->cipher.len < CIPHER_HIGH &&
+    while (c->state == CONN_BUSY && call_unsent(c->call) != 0 && c->cipher.len < CIPHER_HIGH &&
            !c->broken) {
-        struct str all = buf_view(request);
+        struct buf *from = c->call->request.len != 0 ? &c->call->request : &c->call->body;
+        struct str all = buf_view(from);
         size_t n = size_min(all.n, TLS_SLICE);
 
         if (!tls_write(c->tls, all.p, n, &c->cipher)) {
             c->broken = true;
         }
-        buf_consume(request, n);
+        buf_consume(from, n);
     }
 }
 
-/* A byte was taken: connected, and the request has begun to leave if there is no handshake. */
-static void conn_took(struct client_conn *c, struct buf *from, size_t n)
+/* n bytes were taken: connected, and the request has begun to leave if there is no handshake. */
+static void conn_took(struct client_conn *c, size_t n)
 {
-    buf_consume(from, n);
+    struct buf *first = c->tls != NULL ? &c->cipher : &c->call->request;
+    size_t head = size_min(n, first->len);
+
+    buf_consume(first, head);
+    if (n > head) {
+        buf_consume(&c->call->body, n - head);
+    }
     conn_progress(c);
     if (c->state == CONN_CONNECTING) {
         conn_set_state(c, c->tls != NULL ? CONN_HANDSHAKE : CONN_BUSY);
@@ -157,42 +166,58 @@ static void conn_took(struct client_conn *c, struct buf *from, size_t n)
     }
 }
 
+/* What the socket gets next, in at most two pieces; 0: nothing. */
+static int conn_pieces(struct client_conn *c, struct iovec v[2])
+{
+    struct buf *from[] = {c->tls != NULL ? &c->cipher : &c->call->request,
+                          c->tls != NULL ? NULL : &c->call->body};
+    int n = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(from); i++) {
+        if (from[i] != NULL && from[i]->len != 0) {
+            v[n++] = (struct iovec){from[i]->p + from[i]->off, from[i]->len};
+        }
+    }
+    return n;
+}
+
 /* Writes what there is. No callback runs: a failure is left to `work`, which reads what the peer
  * may have said before it left (an early 413, say). */
 static void conn_write(struct client_conn *c)
 {
-    bool whole_before = c->state == CONN_BUSY && c->call->request.len == 0 && c->cipher.len == 0;
+    bool whole_before = c->state == CONN_BUSY && call_unsent(c->call) == 0 && c->cipher.len == 0;
 
     if (c->tls == NULL && c->call == NULL) {
         return; /* a late event of a connection that went idle */
     }
     for (int i = 0; i < WRITES_PER_TURN && !c->broken; i++) {
-        struct buf *from = c->tls != NULL ? &c->cipher : &c->call->request;
-        struct iovec v;
+        struct iovec v[2];
         ssize_t n;
+        int pieces;
 
         if (c->tls != NULL && c->call != NULL) {
             conn_encrypt(c);
         }
-        if (from->len == 0) {
+        pieces = conn_pieces(c, v);
+        if (pieces == 0) {
             break;
         }
-        v = (struct iovec){from->p + from->off, from->len};
-        n = env_writev(conn_env(c), c->sock, &v, 1);
+        n = env_writev(conn_env(c), c->sock, v, pieces);
         if (n == -EAGAIN) {
             break;
         }
         if (n < 0) {
             c->broken = true;
         } else {
-            conn_took(c, from, (size_t)n);
+            conn_took(c, (size_t)n);
         }
     }
     if (c->broken) {
         env_defer(conn_env(c), &c->work);
     } else if (c->state == CONN_BUSY && !whole_before) {
-        if (c->call->request.len == 0) {
+        if (call_unsent(c->call) == 0) {
             buf_release(&c->call->request);
+            buf_release(&c->call->body);
         }
         conn_limit_by_phase(c);
     }
@@ -209,7 +234,7 @@ static bool call_is_live(const struct client_conn *c)
 /* Whether the connection is clean behind an answer of which `unread` bytes more were read. */
 static bool conn_may_serve_again(const struct client_conn *c, size_t unread)
 {
-    return c->call->head.keep_alive && unread == 0 && !c->broken && c->call->request.len == 0 &&
+    return c->call->head.keep_alive && unread == 0 && !c->broken && call_unsent(c->call) == 0 &&
            c->cipher.len == 0;
 }
 
@@ -463,7 +488,7 @@ static void conn_read(struct client_conn *c)
         if (c->broken && c->call != NULL && !c->call->paused) {
             env_defer(conn_env(c), &c->work); /* until what was readable is read */
         } else if (c->cipher.len != 0 ||
-                   (c->tls != NULL && c->call != NULL && c->call->request.len != 0)) {
+                   (c->tls != NULL && c->call != NULL && call_unsent(c->call) != 0)) {
             conn_write(c);
         }
         conn_watch(c);
@@ -582,7 +607,8 @@ void conn_carry(struct client_conn *c, struct http_call *call)
     conn_watch(c);
 }
 
-bool conn_is_stale(struct client_conn *c)
+/* The kernel is asked: closed, or written to, by its peer. */
+static bool conn_was_closed(struct client_conn *c)
 {
     uint8_t byte[512];
     ssize_t n = env_read(conn_env(c), c->sock, byte, sizeof(byte));
@@ -594,11 +620,19 @@ bool conn_is_stale(struct client_conn *c)
     return n != -EAGAIN;
 }
 
+bool conn_is_stale(struct client_conn *c)
+{
+    bool fresh = c->served >= FRESH_SERVED && env_now_us(conn_env(c)) - c->last_us < FRESH_US;
+
+    return !fresh && conn_was_closed(c);
+}
+
 void conn_keep(struct client_conn *c)
 {
     struct http_origin *o = c->origin;
 
     conn_set_state(c, CONN_IDLE);
+    c->served++;
     list_remove(&c->node);
     list_push_front(&o->idle, &c->node);
     o->n_idle++;

@@ -5,12 +5,14 @@
 
 #include "base/net/client.h"
 #include "base/net/h1.h"
+#include "base/pool.h"
 
 /* One read. Two of them at most a turn, so that one fast peer does not starve the loop. */
 #define CLIENT_READ_BYTES 32768
 #define CLIENT_READS_PER_TURN 2
 #define CLIENT_HEAD_BYTES_MAX 65536 /* of an answer's fields */
 #define CLIENT_HEAD_FIELDS_MAX 256
+#define CLIENT_CALLS_KEPT 512      /* at rest in the pool */
 #define CLIENT_INFORMATIONAL_MAX 8 /* 1xx before an answer */
 #define CLIENT_WAITING_MAX 1024    /* calls of an origin without a connection */
 #define CLIENT_SEND_STALL_US                                                                       \
@@ -29,6 +31,7 @@ struct http_client {
     struct list origins;
     struct list dead; /* client_corpse */
     struct env_task reaper;
+    struct pool calls;  /* http_call */
     struct arena heads; /* the answer's head in progress; never kept between turns */
     uint8_t scratch[CLIENT_READ_BYTES]; /* the read in progress; never kept between turns */
 };
@@ -62,7 +65,8 @@ struct http_call {
     enum http_method method;
     struct http_call_events ev;
     void *user;
-    struct buf request; /* owned: what is not yet taken by the socket (or by TLS) */
+    struct buf request; /* owned: the head, what the socket (or TLS) has not yet taken of it */
+    struct buf body;    /* owned: the body likewise, after the head */
     bool sent;          /* any byte of it left us */
     bool paused;
     enum http_fail failed; /* while on origin.failing */
@@ -92,6 +96,7 @@ struct client_conn {
     struct tls_session *tls; /* owned; NULL: clear */
     enum conn_state state;
     bool reused;            /* this call is not its first */
+    uint32_t served;        /* calls after which it was kept */
     bool answered;          /* a byte of this call's answer came */
     bool broken;            /* a write failed: only what is left to read counts */
     struct buf in;          /* owned: bytes read, not yet used (a partial head, a pause) */
@@ -100,6 +105,12 @@ struct client_conn {
     struct env_timer timer; /* due lazily: last_us + limit_us decides */
     uint64_t last_us, limit_us;
 };
+
+/* Bytes of the request that wait to be taken. */
+static inline size_t call_unsent(const struct http_call *call)
+{
+    return call->request.len + call->body.len;
+}
 
 /* client.c */
 void client_bury(struct http_client *c, struct client_corpse *corpse,

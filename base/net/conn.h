@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/net/server.h"
+#include "base/pool.h"
 
 #define CONN_READ_BYTES 16384  /* of one read: a TLS record */
 #define CONN_READS_PER_TURN 4  /* then other connections have their turn */
@@ -53,6 +54,7 @@ struct http_server {
     struct list listeners;
     struct list conns;
     struct h2_shared *h2;          /* owned: what all sessions share */
+    struct pool streams;           /* http_stream */
     struct buf plain;              /* scratch: decrypted bytes of the read at hand */
     struct buf stage;              /* scratch: plaintext of the flush at hand */
     struct buf wire;               /* scratch: ciphertext of the flush at hand */

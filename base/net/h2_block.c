@@ -63,7 +63,7 @@ static bool head_copy(struct h2_block *b, struct http_stream *s, struct pseudo *
 {
     struct str in = buf_view(&b->records);
     size_t fields = (size_t)b->count * sizeof(struct http_field);
-    struct http_field *v = mem_try(1, fields + in.n);
+    struct http_field *v = mem_resize(NULL, fields + in.n);
     char *to = (char *)v + fields;
 
     if (v == NULL) {

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +16,9 @@
 
 struct env_file {
     int fd;
+    bool mapped;  /* opened as ENV_OPEN_MAPPED */
+    uint8_t *map; /* [map_bytes] shared mapping; NULL: none (yet) */
+    size_t map_bytes;
 };
 
 static int open_retry(const char *path, int flags)
@@ -33,6 +37,7 @@ int os_file_open(struct env *e, const char *path, enum env_open how, struct env_
         [ENV_OPEN_READ] = O_RDONLY,
         [ENV_OPEN_CREATE] = O_RDWR | O_CREAT,
         [ENV_OPEN_TRUNCATE] = O_RDWR | O_CREAT | O_TRUNC,
+        [ENV_OPEN_MAPPED] = O_RDWR | O_CREAT | O_TRUNC,
     };
     struct stat st;
     int fd = open_retry(path, flags[how]);
@@ -47,6 +52,7 @@ int os_file_open(struct env *e, const char *path, enum env_open how, struct env_
     }
     *out = mem_new(sizeof(**out));
     (*out)->fd = fd;
+    (*out)->mapped = how == ENV_OPEN_MAPPED;
     return 0;
 }
 
@@ -79,6 +85,10 @@ ssize_t os_file_pwrite(struct env *e, struct env_file *f, const void *p, size_t 
     size_t done = 0;
 
     (void)e;
+    if (f->map != NULL && offset <= f->map_bytes && n <= f->map_bytes - offset) {
+        memcpy(f->map + offset, p, n);
+        return (ssize_t)n;
+    }
     while (done < n) {
         ssize_t put = pwrite(f->fd, (const char *)p + done, n - done, (off_t)(offset + done));
 
@@ -110,6 +120,22 @@ int64_t os_file_size(struct env *e, struct env_file *f)
     return fstat(f->fd, &st) == 0 ? (int64_t)st.st_size : -errno;
 }
 
+/* Its blocks are there, so that a write cannot meet a full disk. Without a mapping it is written as
+ * any file is. */
+static void map_file(struct env_file *f, uint64_t bytes)
+{
+    void *p;
+
+    if (!f->mapped || f->map != NULL || bytes > SIZE_MAX) {
+        return;
+    }
+    p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, f->fd, 0);
+    if (p != MAP_FAILED) {
+        f->map = p;
+        f->map_bytes = (size_t)bytes;
+    }
+}
+
 int os_file_allocate(struct env *e, struct env_file *f, uint64_t bytes)
 {
     int failed;
@@ -121,12 +147,16 @@ int os_file_allocate(struct env *e, struct env_file *f, uint64_t bytes)
     do {
         failed = posix_fallocate(f->fd, 0, (off_t)bytes);
     } while (failed == EINTR);
+    if (failed == 0) {
+        map_file(f, bytes);
+    }
     return -failed;
 }
 
 int os_file_truncate(struct env *e, struct env_file *f, uint64_t bytes)
 {
     (void)e;
+    CHECK(f->map == NULL); /* a write past the new end would kill the process */
     return ftruncate(f->fd, (off_t)bytes) == 0 ? 0 : -errno;
 }
 
@@ -134,6 +164,9 @@ void os_file_close(struct env *e, struct env_file *f)
 {
     (void)e;
     if (f != NULL) {
+        if (f->map != NULL) {
+            (void)munmap(f->map, f->map_bytes);
+        }
         close(f->fd);
         mem_free(f);
     }

@@ -1,6 +1,7 @@
 /* server.c - listeners, the accept loop, draining and the counts of one HTTP server. */
 #include "base/net/conn.h"
 
+#define SERVER_STREAMS_KEPT 512      /* at rest in the pool */
 #define SERVER_ACCEPTS_PER_TURN 32   /* then the open connections have their turn */
 #define SERVER_ACCEPT_RETRY_US 50000 /* out of descriptors: look again */
 #define SERVER_GOAWAY_GAP_US 1000000 /* between the two GOAWAYs: a round trip and more */
@@ -72,6 +73,7 @@ struct http_server *http_server_new(struct env *env, struct log *log, const stru
     s->h2 = h2_shared_new();
     list_init(&s->listeners);
     list_init(&s->conns);
+    pool_init(&s->streams, sizeof(struct http_stream), SERVER_STREAMS_KEPT);
     buf_init(&s->plain, SERVER_SCRATCH_PLAIN);
     buf_init(&s->stage, CONN_STAGE_BYTES);
     buf_init(&s->wire, SERVER_SCRATCH_WIRE);
@@ -113,6 +115,7 @@ void http_server_free(struct http_server *s)
     buf_fini(&s->plain);
     buf_fini(&s->stage);
     buf_fini(&s->wire);
+    pool_fini(&s->streams);
     mem_free(s);
 }
 

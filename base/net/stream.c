@@ -32,12 +32,9 @@ static struct http_server *stream_server(const struct http_stream *s)
 
 struct http_stream *stream_new(struct conn *c)
 {
-    struct http_stream *s = mem_try(1, sizeof(*s));
+    struct http_stream *s = pool_take(&c->server->streams);
     const struct http_limits *lim = &c->server->limits;
 
-    if (s == NULL) {
-        return NULL;
-    }
     s->conn = c;
     s->state = STREAM_HEAD;
     s->length_left = -1;
@@ -106,7 +103,7 @@ void stream_free(struct http_stream *s)
     arena_fini(&s->arena);
     buf_fini(&s->out);
     mem_free(s->head_memory);
-    mem_free(s);
+    pool_give(&c->server->streams, s);
 }
 
 /* ---- stalls ---- */

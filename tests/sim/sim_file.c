@@ -163,7 +163,7 @@ int sim_file_open(struct env *e, const char *path, enum env_open how, struct env
     }
     if (f == NULL) {
         f = file_new(d, path);
-    } else if (how == ENV_OPEN_TRUNCATE) {
+    } else if (how == ENV_OPEN_TRUNCATE || how == ENV_OPEN_MAPPED) {
         set_size(&f->now, 0);
         change_add(f, (struct change){.kind = CHANGE_SIZE});
     }

@@ -12,15 +12,15 @@
 
 static int allocations_left = -1; /* -1: no limit */
 
-void *__real_mem_try(size_t count, size_t bytes);
-void *__wrap_mem_try(size_t count, size_t bytes);
-void *__wrap_mem_try(size_t count, size_t bytes)
+void *__real_mem_resize(void *p, size_t bytes);
+void *__wrap_mem_resize(void *p, size_t bytes);
+void *__wrap_mem_resize(void *p, size_t bytes)
 {
     if (allocations_left == 0) {
         return NULL;
     }
     allocations_left -= allocations_left > 0 ? 1 : 0;
-    return __real_mem_try(count, bytes);
+    return __real_mem_resize(p, bytes);
 }
 
 static void pieces_are_zeroed_aligned_and_apart(void **state)

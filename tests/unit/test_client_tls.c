@@ -207,11 +207,18 @@ static void on_fail(void *user, enum http_fail why, bool sent)
 static struct http_call *start(struct world *w, struct story *s, struct str body)
 {
     static const struct http_call_events events = {on_head, on_body, on_end, on_fail};
-    struct http_call_request r = {HTTP_POST, STR("/x"), NULL, 0, body};
+    struct http_call_request r = {.method = HTTP_POST, .target = STR("/x")};
+    struct http_call *call;
+    struct buf taken;
 
+    buf_init(&taken, 1 << 26);
+    buf_str(&taken, body);
+    r.taken = &taken;
     *s = (struct story){0};
     buf_init(&s->body, 1 << 24);
-    return http_call_start(w->origin, &r, &events, s);
+    call = http_call_start(w->origin, &r, &events, s);
+    buf_fini(&taken);
+    return call;
 }
 
 static bool asked(const struct world *w, const char *end)

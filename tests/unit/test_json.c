@@ -518,6 +518,65 @@ static void json_mutations_never_crash_and_stay_canonical(void **state)
     buf_fini(&once);
 }
 
+/* The source of each container, parsed alone, is the same value as the tree says. */
+static void check_sources(const struct json *v, size_t *seen)
+{
+    if (v->text.p != NULL && (v->type == JSON_ARRAY || v->type == JSON_OBJECT)) {
+        struct buf want;
+
+        buf_init(&want, 1u << 20);
+        json_write(&want, v, JSON_ORDER_DOCUMENT);
+        check_rewrite(v->text, buf_view(&want), JSON_ORDER_DOCUMENT);
+        buf_fini(&want);
+        ++*seen;
+    }
+    for (const struct json *c = v->child; c != NULL; c = c->next) {
+        check_sources(c, seen);
+    }
+}
+
+static void json_containers_know_their_source(void **state)
+{
+    uint64_t seed = 11;
+    size_t seen = 0;
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, 1u << 20);
+    for (int i = 0; i < 400; i++) {
+        struct world w;
+        const struct json *v;
+
+        buf_reset(&b);
+        random_value(&b, &seed, 3);
+        world_init(&w);
+        v = parse(&w, buf_view(&b), &json_limits_api);
+        assert_non_null(v);
+        check_sources(v, &seen);
+        world_fini(&w);
+    }
+    assert_true(seen > 400);
+    buf_fini(&b);
+}
+
+static void json_a_repaired_container_has_no_source(void **state)
+{
+    struct world w;
+    const struct json *v;
+
+    (void)state;
+    world_init(&w);
+    v = parse(&w, STR("{\"a\":[1, {\"b\":\"\\ud800\"}],\"c\":[\"\\ud83d\\ude00\"],\"\\udc00\":[]}"),
+              &json_limits_api);
+    assert_non_null(v);
+    assert_null(v->text.p);
+    assert_null(json_get(v, STR("a"))->text.p);
+    assert_null(json_get(v, STR("a"))->child->next->text.p);
+    assert_true(str_eq(json_get(v, STR("c"))->text, STR("[\"\\ud83d\\ude00\"]")));
+    assert_true(str_eq(v->child->next->next->text, STR("[]")));
+    world_fini(&w);
+}
+
 /* ---- reading the tree ---- */
 
 static void json_numbers_read_as_integers_when_they_are(void **state)
@@ -784,6 +843,8 @@ int main(void)
         cmocka_unit_test(json_random_documents_come_back_equal),
         cmocka_unit_test(json_refuses_every_prefix_of_a_document),
         cmocka_unit_test(json_mutations_never_crash_and_stay_canonical),
+        cmocka_unit_test(json_containers_know_their_source),
+        cmocka_unit_test(json_a_repaired_container_has_no_source),
         cmocka_unit_test(json_every_allocation_may_fail),
         cmocka_unit_test(json_numbers_read_as_integers_when_they_are),
         cmocka_unit_test(json_members_are_found_and_types_respected),

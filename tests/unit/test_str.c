@@ -213,9 +213,33 @@ static void utf8_takes_every_scalar_value_and_nothing_else(void **state)
     }
 }
 
+static void numbers_are_written_in_decimal(void **state)
+{
+    static const struct {
+        uint64_t v;
+        const char *text;
+    } cases[] = {{0, "0"},
+                 {9, "9"},
+                 {10, "10"},
+                 {99, "99"},
+                 {100, "100"},
+                 {1234567890, "1234567890"},
+                 {UINT64_MAX, "18446744073709551615"}};
+    char to[STR_U64_BYTES];
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct str s = str_of_u64(cases[i].v, to);
+
+        assert_string_equal(to, cases[i].text);
+        assert_int_equal(s.n, strlen(cases[i].text));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_are_written_in_decimal),
         cmocka_unit_test(comparing_is_bytewise_and_shorter_comes_first),
         cmocka_unit_test(starts_ends_and_find_take_the_empty_needle),
         cmocka_unit_test(trim_takes_spaces_and_tabs_only),
