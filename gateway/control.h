@@ -1,11 +1,13 @@
-/* control.h - the control loop: where the world comes from (Postgres, or the file beside the
- * journal), the fleet's probes and events, the admin listener, recovery of the last life's orphans.
+/* control.h - the control loop: the world and how it reaches the loops, the fleet's probes and
+ * events, the admin listener, recovery of the last life's orphans.
  *
- * Blocking Postgres calls happen here and in the shipper only, never on a request's loop. */
+ * It never blocks: Postgres is asked by the store's thread (store.h), rows are written by the
+ * journal's and shipped by the shipper's. */
 #ifndef GATEWAY_CONTROL_H
 #define GATEWAY_CONTROL_H
 
 #include "gateway/gateway.h"
+#include "gateway/store.h"
 #include "ledger/recover.h"
 
 struct control {
@@ -14,29 +16,27 @@ struct control {
     struct http_client *client;
     struct fleet *fleet;
     struct http_server *admin; /* owned; NULL until listening */
-    struct pg *pg;             /* owned; NULL while down */
+    struct store *store;       /* owned */
     struct world *world;       /* the newest; one reference */
     struct journal_port *port; /* for CLOSEs of orphans */
     struct env_timer tick;
-    uint64_t pg_retry_us; /* not before; monotonic */
-    uint64_t pg_backoff_us;
-    uint64_t poll_us;       /* when the version is next asked for */
-    uint64_t save_us;             /* when the snapshot file is next written for its watermark */
-    bool forget_rings;            /* of older lives, once this ticket is durable: */
-    uint64_t forget_ticket;       /* the last orphan's CLOSE */
-    uint64_t partitions_us; /* when day partitions are next made */
-    bool pg_said_down;
-    bool from_file; /* the world came from the file: Postgres was away at start */
-    char snapshot_path[512];
+    bool forget_rings;      /* of older lives, once this ticket is durable: */
+    uint64_t forget_ticket; /* the last orphan's CLOSE */
 };
 
-/* First world: Postgres, else the file. false with a story when there is neither. */
+/* First world: Postgres, else the file. false with a story when there is neither. The only call
+ * that may wait for Postgres, and it comes before any listener. */
 MUST_USE bool control_start(struct control *c, struct gateway *gw, struct env *env, struct err *e);
+/* After the store's and the loops' threads have ended. Operators' calls end; run the loop's tasks
+ * once more. */
 void control_free(struct control *c);
-/* Connects if need be. NULL with a story: commands that need Postgres then fail with it. */
-struct pg *control_pg(struct control *c, struct err *e);
-/* Reads the configuration anew and hands it to every loop. After an admin change, and on a tick. */
-MUST_USE bool control_reload(struct control *c, struct err *e);
+
+/* control_seed.c: budgets know what was spent before this life. Once, before the first request:
+ * what the snapshot says, and the rows of older lives that it had not. */
+MUST_USE bool control_seed(struct control *c, const char *journal_dir, struct err *e);
+/* Tenants and keys that `now` has and `before` had not. Before any loop hears of `now`. */
+void control_seed_new(struct control *c, const struct snapshot *before, const struct snapshot *now);
+
 /* Asks workers for the counts of the last life's attempts, writes their CLOSEs; then calls done. */
 void control_recover(struct control *c, struct recovered *rec, void (*done)(struct control *));
 

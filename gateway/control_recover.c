@@ -4,23 +4,19 @@
  * row is what PROGRESS said, state unknown, and its hold stays counted (suspense). Runs before the
  * public listeners open, so that budgets are right from the first request. */
 #include "gateway/control.h"
-
-#include <stdio.h>
+#include "gateway/receipt.h"
 
 #define RECOVER_PARALLEL 32
-#define RECOVER_BODY_MAX 4096
-#define RECOVER_ASK_US 2000000 /* a living worker answers in a millisecond */
+#define RECOVER_NAME_US 2000000 /* a worker's name is waited for this long */
 #define RECOVER_RESOLVE_US 10000
 
 struct ask {
     struct recovery *run;
     const struct orphan *orphan;
     struct http_origin *origin;
-    struct http_call *call;
+    struct receipt receipt;
     struct env_timer timer;
     uint64_t until_us; /* its worker's name is waited for no longer */
-    struct buf body;
-    unsigned status;
 };
 
 struct recovery {
@@ -34,16 +30,6 @@ struct recovery {
     struct env_task pump;
 };
 
-static const struct price *price_by_id(const struct snapshot *s, int32_t price_id)
-{
-    for (uint32_t i = 0; i < s->n_prices; i++) {
-        if (s->prices[i].price_id == price_id) {
-            return &s->prices[i];
-        }
-    }
-    return NULL;
-}
-
 static int32_t clamp32(int64_t v, int64_t max)
 {
     return (int32_t)(v < 0 ? 0 : v > max ? max : v);
@@ -54,7 +40,7 @@ static void write_close(struct recovery *run, const struct orphan *o, int64_t pr
 {
     static const struct price unpriced = {0};
     struct control *c = run->c;
-    const struct price *p = price_by_id(c->world->snap, o->open.r.open.price_id);
+    const struct price *p = snapshot_price_id(c->world->snap, o->open.r.open.price_id);
     struct record rec = {.type = RECORD_CLOSE};
     int64_t in_max = o->open.r.open.prompt_bound, out_max = o->open.r.open.output_bound;
     enum usage_state state = known ? USAGE_MEASURED : USAGE_UNKNOWN;
@@ -95,18 +81,16 @@ static void write_close(struct recovery *run, const struct orphan *o, int64_t pr
 
 static void pump(struct env_task *t);
 
-static void ask_end(struct ask *a, bool known, int64_t prompt, int64_t cached, int64_t output)
+static void ask_end(struct ask *a, const struct receipt_count *count)
 {
     struct recovery *run = a->run;
     const struct orphan *o = a->orphan;
 
     env_timer_disarm(run->c->env, &a->timer);
-    buf_fini(&a->body);
     a->orphan = NULL;
-    a->call = NULL;
     run->running--;
-    if (known) {
-        write_close(run, o, prompt, cached, output, true);
+    if (count != NULL) {
+        write_close(run, o, count->prompt, count->cached, count->completion, true);
     } else {
         write_close(run, o, o->prompt < 0 ? 0 : o->prompt, o->cached < 0 ? 0 : o->cached,
                     o->output < 0 ? 0 : o->output, false);
@@ -114,54 +98,9 @@ static void ask_end(struct ask *a, bool known, int64_t prompt, int64_t cached, i
     env_defer(run->c->env, &run->pump);
 }
 
-static void ask_head(void *user, unsigned status, const struct http_fields *f)
+static void on_receipt(struct receipt *r, const struct receipt_count *count)
 {
-    (void)f;
-    ((struct ask *)user)->status = status;
-}
-
-static void ask_body(void *user, const void *p, size_t n)
-{
-    buf_append(&((struct ask *)user)->body, p, n);
-}
-
-static void ask_done(void *user)
-{
-    struct ask *a = user;
-    struct arena arena;
-    struct err e = {.code = ERR_NONE};
-    struct json *root = NULL;
-    int64_t v[3] = {0};
-    bool known;
-
-    a->call = NULL;
-    arena_init(&arena, 64 << 10);
-    if (a->status == 200) {
-        root = json_parse(&arena, buf_view(&a->body), &json_limits_api, &e);
-    }
-    known = root != NULL && json_i64(json_get(root, STR("prompt")), &v[0]) &&
-            json_i64(json_get(root, STR("cached")), &v[1]) &&
-            json_i64(json_get(root, STR("completion")), &v[2]);
-    arena_fini(&arena);
-    ask_end(a, known, v[0], v[1], v[2]);
-}
-
-static void ask_fail(void *user, enum http_fail why, bool sent)
-{
-    struct ask *a = user;
-
-    (void)why;
-    (void)sent;
-    a->call = NULL;
-    ask_end(a, false, 0, 0, 0);
-}
-
-static void ask_timeout(struct env_timer *t)
-{
-    struct ask *a = CONTAINER_OF(t, struct ask, timer);
-
-    http_call_cancel(a->call);
-    ask_end(a, false, 0, 0, 0);
+    ask_end(CONTAINER_OF(r, struct ask, receipt), count);
 }
 
 static const struct world_worker *worker_of(const struct world *w, int32_t worker_id)
@@ -176,28 +115,14 @@ static const struct world_worker *worker_of(const struct world *w, int32_t worke
 
 static void ask_send(struct ask *a, const struct worker *w)
 {
-    static const struct http_call_events events = {ask_head, ask_body, ask_done, ask_fail};
     struct control *c = a->run->c;
-    char auth[512], target[16 + UUID_TEXT_BYTES], id[UUID_TEXT_BYTES + 1];
-    struct http_origin_options oo;
-    struct http_field f;
-    struct http_call_request req;
+    struct http_origin_options o = {
+        .addr = w->addr, .host = str_c(w->host), .connections_max = 1, .connect_us = RECEIPT_US};
 
-    oo = (struct http_origin_options){.addr = w->addr,
-                                      .host = str_c(w->host),
-                                      .connections_max = 1,
-                                      .connect_us = RECOVER_ASK_US};
-    a->origin = http_origin_new(c->client, &oo);
-    uuid_text(a->orphan->dispatch.r.dispatch.event, id);
-    snprintf(target, sizeof(target), "/abort/%s", id);
-    snprintf(auth, sizeof(auth), "Bearer " STR_FMT, STR_ARG(c->gw->secrets.worker_key));
-    f = (struct http_field){STR("authorization"), str_c(auth)};
-    req = (struct http_call_request){
-        .method = HTTP_POST, .target = str_c(target), .fields = &f, .n_fields = 1};
-    a->timer.fire = ask_timeout;
-    env_timer_arm(c->env, &a->timer, env_now_us(c->env) + RECOVER_ASK_US);
-    a->call = http_call_start(a->origin, &req, &events, a);
-    hash_wipe(auth, sizeof(auth));
+    a->origin = http_origin_new(c->client, &o);
+    a->receipt.done = on_receipt;
+    receipt_ask(&a->receipt, c->env, a->origin, c->gw->secrets.worker_key,
+                a->orphan->dispatch.r.dispatch.event);
 }
 
 /* Names of workers may still be on their way from the resolver. */
@@ -210,7 +135,7 @@ static void ask_when_resolved(struct env_timer *t)
 
     if (ww == NULL || ww->w->engine != ENGINE_TOLLGATE ||
         (ww->w->addr.len == 0 && env_now_us(env) >= a->until_us)) {
-        ask_end(a, false, 0, 0, 0);
+        ask_end(a, NULL);
     } else if (ww->w->addr.len == 0) {
         env_timer_arm(env, t, env_now_us(env) + RECOVER_RESOLVE_US);
     } else {
@@ -222,11 +147,8 @@ static void ask_start(struct ask *a, struct recovery *run, const struct orphan *
 {
     a->run = run;
     a->orphan = o;
-    a->status = 0;
-    a->call = NULL;
-    buf_init(&a->body, RECOVER_BODY_MAX);
     run->running++;
-    a->until_us = env_now_us(run->c->env) + RECOVER_ASK_US;
+    a->until_us = env_now_us(run->c->env) + RECOVER_NAME_US;
     a->timer.fire = ask_when_resolved;
     ask_when_resolved(&a->timer);
 }

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/net/os.h"
 #include "base/net/server.h"
+#include "base/pool.h"
 #include "gateway/admit/quota.h"
 #include "gateway/config.h"
 #include "gateway/route/worker.h"
@@ -32,6 +33,16 @@ struct loop_metrics {
     struct hist tpot;
 };
 
+#define LOOP_K0_ENTRIES 64 /* power of two: tenants x models that are busy at once */
+
+/* A prefix key costs two HMACs; it depends on tenant and model alone while a world lasts. */
+struct k0_entry {
+    int64_t tenant_id;
+    int16_t model_id;
+    bool set;
+    struct prefix_key k0;
+};
+
 struct loop {
     struct gateway *gw;
     unsigned index;
@@ -52,7 +63,9 @@ struct loop {
     _Atomic uint64_t live;
     uint64_t body_bytes;       /* held for bodies: bounded by bodies_bytes_max / loops */
     struct arena_cache blocks; /* of the requests' arenas */
-    struct arena events;       /* the tree of the event at hand; reset at the next one */
+    struct pool request_pool;
+    struct k0_entry k0[LOOP_K0_ENTRIES]; /* of this world; emptied with it */
+    struct arena events;                 /* the tree of the event at hand; reset at the next one */
     struct loop_metrics metrics;
     bool draining, server_drained, drained_told;
     struct env_timer drain_timer;
@@ -60,7 +73,7 @@ struct loop {
     pthread_t thread;
 };
 
-struct control; /* gateway/control.c: its loop, admin server, fleet, Postgres */
+struct control; /* gateway/control.c: its loop, admin server, fleet, store */
 
 struct gateway {
     struct gateway_config config;

@@ -1,7 +1,9 @@
 /* loop.c - one event loop of the gateway: what it owns, how a new world and a drain reach it. */
+#include "base/hash.h"
 #include "gateway/gateway.h"
 #include "gateway/request.h"
 
+#define LOOP_REQUESTS_KEPT 256           /* at rest in the pool */
 #define LOOP_EVENT_BYTES_MAX (16u << 20) /* an event of 1 MiB, as a tree */
 
 static void loop_take_world(struct loop *l)
@@ -15,6 +17,7 @@ static void loop_take_world(struct loop *l)
         world_unref(l->world);
     }
     l->world = w;
+    hash_wipe(l->k0, sizeof(l->k0));
 }
 
 /* Drained: no connection is left and every row is on the disk. Told once. */
@@ -86,6 +89,7 @@ struct loop *loop_new(struct gateway *gw, unsigned index, struct env *env, struc
     arena_init(&l->events, LOOP_EVENT_BYTES_MAX);
     list_init(&l->requests);
     list_init(&l->settling);
+    pool_init(&l->request_pool, sizeof(struct request), LOOP_REQUESTS_KEPT);
     gateway_http_limits(&gw->config, &limits);
     request_app(l, &app);
     l->server = http_server_new(env, gw->log, &app, &limits);
@@ -125,6 +129,7 @@ void loop_free(struct loop *l)
     }
     arena_fini(&l->events);
     arena_cache_fini(&l->blocks);
+    pool_fini(&l->request_pool);
     mem_free(l);
 }
 

@@ -16,7 +16,7 @@
 #define MAIN_JOURNAL_IDLE_US 100000
 #define MAIN_FILES_MIN 48u
 #define MAIN_FILES_PER_LOOP 8u
-#define MAIN_JOURNAL_GATHER_US 1000 /* what many clients at once add to each other anyway */
+#define MAIN_JOURNAL_GATHER_US 3000 /* what many clients at once add to each other anyway */
 #define MAIN_JOURNAL_GATHER_OPEN 4
 #define MAIN_DRAIN_GRACE_US 5000000 /* beyond drain_timeout: rows to disk and Postgres */
 
@@ -42,11 +42,11 @@ struct main_state {
     struct control control;
     struct env *env; /* the control loop's, on the main thread */
     struct recovered recovered;
-    pthread_t journal_thread, ship_thread;
-    struct env *journal_env, *ship_env;
-    atomic_bool journal_stop, ship_stop, failed;
+    pthread_t journal_thread, ship_thread, store_thread;
+    struct env *journal_env, *ship_env, *store_env;
+    atomic_bool journal_stop, ship_stop, store_stop, failed;
     atomic_uint loops_left;
-    struct env_wake *main_wake, *journal_wake;
+    struct env_wake *main_wake, *journal_wake, *store_wake;
     struct env_timer stop_timer;
     int signals;
 };
@@ -79,43 +79,6 @@ static bool read_secrets(struct gateway *gw, struct err *e)
     return true;
 }
 
-/* Month's spending: what Postgres had, and the rows of older lives that it had not. */
-static bool seed_quotas(struct main_state *m, struct err *e)
-{
-    const struct snapshot *s = m->control.world->snap;
-    struct journal_reader *r;
-    struct record_stored *rec = mem_new(sizeof(*rec));
-    char dir[1024];
-    enum journal_read got;
-
-    for (uint32_t i = 0; i < s->n_tenants; i++) {
-        quota_seed(m->gw.quota, s->tenants[i].tenant_id, 0, s->spent_period,
-                   s->tenants[i].spent_nusd + s->tenants[i].suspense_nusd);
-    }
-    for (uint32_t i = 0; i < s->n_keys; i++) {
-        quota_seed(m->gw.quota, s->keys[i].tenant_id, s->keys[i].key_id, s->spent_period,
-                   s->keys[i].spent_nusd + s->keys[i].suspense_nusd);
-    }
-    r = journal_reader_open(m->env, str_copy(m->gw.config.journal_dir, dir, sizeof(dir)), e);
-    if (r == NULL) {
-        mem_free(rec);
-        return false;
-    }
-    while ((got = journal_read(r, rec, e)) == JOURNAL_READ_RECORD || got == JOURNAL_READ_TORN) {
-        const struct entry *c = &rec->r.close;
-
-        if (got == JOURNAL_READ_TORN || rec->r.type != RECORD_CLOSE ||
-            rec->epoch < s->spent_epoch ||
-            (rec->epoch == s->spent_epoch && c->gw_seq <= s->spent_seq)) {
-            continue;
-        }
-        quota_seed_row(m->gw.quota, c);
-    }
-    journal_reader_close(r);
-    mem_free(rec);
-    return got != JOURNAL_READ_CORRUPT;
-}
-
 /* Told apart by `top -H`. */
 static void thread_name(const char *name)
 {
@@ -123,18 +86,22 @@ static void thread_name(const char *name)
 }
 
 /* A sync costs some 40 us of CPU whatever it carries, and the writer would make one for every
- * record that it finds. While several requests are open the next one is put off a little: then it
- * serves many. A lone request never waits here. */
+ * record that it finds. So it lets records gather: those that nobody waits for, and CLOSEs too
+ * while several requests are open. A lone request's CLOSE never waits here. */
 static void journal_gather(struct main_state *m)
 {
-    static const struct timespec nap = {.tv_nsec = MAIN_JOURNAL_GATHER_US * 1000};
-    uint64_t open = 0;
+    uint64_t until = env_now_us(m->journal_env) + MAIN_JOURNAL_GATHER_US, now;
 
-    for (unsigned i = 0; i < m->gw.n_loops; i++) {
-        open += atomic_load_explicit(&m->gw.loop[i]->live, memory_order_relaxed);
-    }
-    if (open >= MAIN_JOURNAL_GATHER_OPEN && !atomic_load(&m->journal_stop)) {
-        (void)nanosleep(&nap, NULL);
+    while ((now = env_now_us(m->journal_env)) < until && !atomic_load(&m->journal_stop)) {
+        uint64_t open = 0;
+
+        for (unsigned i = 0; i < m->gw.n_loops; i++) {
+            open += atomic_load_explicit(&m->gw.loop[i]->live, memory_order_relaxed);
+        }
+        if (journal_is_awaited(m->gw.journal) && open < MAIN_JOURNAL_GATHER_OPEN) {
+            return;
+        }
+        os_turn(m->journal_env, until - now); /* the first CLOSE rings */
     }
 }
 
@@ -144,6 +111,7 @@ static void *journal_main(void *arg)
 
     thread_name("tg-journal");
     while (!atomic_load(&m->journal_stop)) {
+        journal_gather(m);
         while (journal_step(m->gw.journal, m->journal_env)) {
             journal_gather(m);
         }
@@ -174,6 +142,17 @@ static void *ship_main(void *arg)
 
             os_turn(m->ship_env, now < until ? u64_min(until - now, MAIN_SHIP_SLICE_US) : 0);
         } while (!atomic_load(&m->ship_stop) && env_now_us(m->ship_env) < until);
+    }
+    return NULL;
+}
+
+static void *store_main(void *arg)
+{
+    struct main_state *m = arg;
+
+    thread_name("tg-store");
+    while (!atomic_load(&m->store_stop)) {
+        os_turn(m->store_env, store_step(m->control.store, m->store_env));
     }
     return NULL;
 }
@@ -354,28 +333,24 @@ static bool open_files(struct main_state *m, struct err *e)
 
     /* After a lost disk Postgres' cursor still knows the last epoch: numbers are never used twice.
      */
-    m->gw.journal =
-        journal_open(m->env, m->gw.log, &jo, m->control.world->snap->spent_epoch + 1, e);
-    if (m->gw.journal == NULL ||
+    m->gw.journal = journal_open(m->env, m->gw.log, &jo, store_epoch_min(m->control.store), e);
+    if (m->gw.journal == NULL || !store_journal_opened(m->control.store, m->env, e) ||
         !recover_read(m->env, dir, journal_epoch(m->gw.journal), &m->recovered, e)) {
         return false;
     }
     m->ship_env = os_env_new(NULL, e);
     m->journal_env = os_env_new(NULL, e);
-    if (m->ship_env == NULL || m->journal_env == NULL) {
+    m->store_env = os_env_new(NULL, e);
+    if (m->ship_env == NULL || m->journal_env == NULL || m->store_env == NULL) {
         return false;
     }
     m->gw.ship = ship_new(m->ship_env, m->gw.log, m->gw.journal, &so, NULL);
     m->journal_wake = m->journal_env->ops->wake_new(m->journal_env, doorbell, NULL);
     journal_set_doorbell(m->gw.journal, m->journal_env, m->journal_wake);
-    if (!m->control.from_file &&
-        !snapshot_save(m->control.world->snap, m->env, m->control.snapshot_path, e)) {
-        return false;
-    }
-    journal_keep_after(m->gw.journal, m->control.world->snap->spent_epoch,
-                       m->control.world->snap->spent_seq);
+    m->store_wake = m->store_env->ops->wake_new(m->store_env, doorbell, NULL);
+    store_set_doorbell(m->control.store, m->store_env, m->store_wake);
     m->control.port = journal_port_new(m->gw.journal, m->env, doorbell, NULL);
-    return m->gw.ship != NULL && m->control.port != NULL;
+    return m->gw.ship != NULL && m->control.port != NULL && control_seed(&m->control, dir, e);
 }
 
 static void raise_limits(void)
@@ -424,7 +399,7 @@ static bool start(struct main_state *m, struct err *e)
     gw->quota = quota_new();
     gw->control = &m->control;
     if (!files_suffice(gw, e) || !read_secrets(gw, e) || !os_on_signals(m->env, on_signal, m, e) ||
-        !control_start(&m->control, gw, m->env, e) || !open_files(m, e) || !seed_quotas(m, e)) {
+        !control_start(&m->control, gw, m->env, e) || !open_files(m, e)) {
         return false;
     }
     m->main_wake = m->env->ops->wake_new(m->env, main_rung, m);
@@ -434,14 +409,15 @@ static bool start(struct main_state *m, struct err *e)
         }
     }
     if (pthread_create(&m->journal_thread, NULL, journal_main, m) != 0 ||
-        pthread_create(&m->ship_thread, NULL, ship_main, m) != 0) {
-        return err_set(e, ERR_IO, "no thread for the journal");
+        pthread_create(&m->ship_thread, NULL, ship_main, m) != 0 ||
+        pthread_create(&m->store_thread, NULL, store_main, m) != 0) {
+        return err_set(e, ERR_IO, "no thread for the journal, the shipper or the store");
     }
     control_recover(&m->control, &m->recovered, recovered_now);
     return true;
 }
 
-/* Loops, journal, shipper, in this order: each still needs the next. */
+/* Loops, journal, shipper, in this order: each still needs the next. Nobody needs the store. */
 static void stop(struct main_state *m)
 {
     uint64_t until = env_now_us(m->env) + MAIN_DRAIN_GRACE_US, wait;
@@ -456,10 +432,13 @@ static void stop(struct main_state *m)
     /* What the shipper last said may be older than the last rows: its steps from here on are not.
      */
     atomic_store(&m->ship_stop, true);
+    atomic_store(&m->store_stop, true);
+    env_wake_signal(m->store_env, m->store_wake);
     pthread_join(m->ship_thread, NULL);
+    pthread_join(m->store_thread, NULL);
     wait = ship_step(m->gw.ship, m->ship_env);
     while (!ship_is_caught_up(m->gw.ship) && env_now_us(m->env) < until &&
-           !m->control.pg_said_down) {
+           store_is_up(m->control.store)) {
         os_turn(m->env, u64_min(wait, 200000));
         wait = ship_step(m->gw.ship, m->ship_env);
     }
@@ -478,16 +457,19 @@ static void free_all(struct main_state *m)
         loop_free(m->gw.loop[i]);
     }
     control_free(&m->control);
+    os_turn(m->env, 0); /* operators' calls that ended within it: their memory rests a turn */
     ship_free(m->gw.ship);
     journal_close(m->gw.journal);
     quota_free(m->gw.quota);
     whohas_free(m->gw.index);
     m->env->ops->wake_free(m->env, m->main_wake);
     m->journal_env->ops->wake_free(m->journal_env, m->journal_wake);
+    m->store_env->ops->wake_free(m->store_env, m->store_wake);
     for (unsigned i = 0; i < m->gw.n_loops; i++) {
         os_env_free(env[i]);
     }
     os_env_free(m->journal_env);
+    os_env_free(m->store_env);
     os_env_free(m->ship_env);
     os_env_free(m->env);
     resolver_free(m->gw.resolver);

@@ -9,7 +9,6 @@
 #define PROXY_EVENT_BYTES_MAX (1u << 20) /* one event; engines send up to 100 KB in one */
 #define PROXY_SCRATCH_BYTES_MAX (16u << 20)
 #define PROXY_ERROR_BODY_MAX (64u << 10) /* an error's text is not worth more */
-#define PROXY_RECEIPT_US 2000000         /* a living worker answers in a millisecond */
 #define PROXY_FIELDS_MAX 10
 
 static void attempt_close(struct attempt *a)
@@ -44,8 +43,13 @@ static void attempt_fail_kind(struct attempt *a, enum proxy_failure_kind kind, b
 {
     struct proxy_failure f = {.kind = kind, .reached = reached};
 
+    if (a->status == 200 && !a->stream) {
+        f.text_bytes = usage_part_bytes(a->endpoint, buf_view(&a->body));
+    }
     if (kind == PROXY_BUSY) {
-        api_error_unavailable(&f.error, 1000, "The workers for this model are busy.");
+        api_error_unavailable(&f.error, 1000,
+                              "The gateway is at its limit of connections to "
+                              "the workers of this model.");
     } else {
         api_error_upstream(&f.error);
     }
@@ -160,7 +164,7 @@ static void proxy_on_end(void *user)
 {
     struct attempt *a = user;
     struct usage_whole w;
-    struct proxy_failure f = {.kind = PROXY_BROKEN, .reached = true, .refused = true};
+    struct proxy_failure f = {.kind = PROXY_BROKEN, .reached = true};
 
     a->call = NULL;
     if (a->status != 200) {
@@ -178,6 +182,11 @@ static void proxy_on_end(void *user)
     arena_fini(&a->scratch);
     arena_init_cached(&a->scratch, PROXY_SCRATCH_BYTES_MAX + 4 * a->body.len, &a->loop->blocks);
     if (!usage_read_whole(&a->calls, &a->scratch, a->endpoint, buf_view(&a->body), &w, &f.error)) {
+        if (!w.is_error) { /* a 200 that breaks off was produced all the same: never done again */
+            attempt_fail_kind(a, PROXY_BROKEN, true);
+            return;
+        }
+        f.refused = true;
         f.client_fault = f.error.status >= 400 && f.error.status < 500 && f.error.status != 429;
         attempt_fail(a, &f);
         return;
@@ -200,6 +209,10 @@ static void proxy_on_fail(void *user, enum http_fail why, bool sent)
     }
     switch (why) {
     case HTTP_FAIL_CONNECT:
+        if (worker_connect_is_our_want(a->loop->env, a->worker, a->charge.at_us)) {
+            attempt_fail_kind(a, PROXY_BUSY, false);
+            return;
+        }
         atomic_store(&a->worker->health, WORKER_DOWN); /* the control loop's probe lifts it */
         attempt_fail_kind(a, PROXY_CONNECT, false);
         return;
@@ -229,7 +242,7 @@ static void proxy_on_fail(void *user, enum http_fail why, bool sent)
 struct proxy_head {
     struct http_field f[PROXY_FIELDS_MAX];
     size_t n;
-    char event[UUID_TEXT_BYTES + 1], number[12], k0[33], auth[512];
+    char event[UUID_TEXT_BYTES + 1], number[STR_U64_BYTES], k0[33], auth[512];
 };
 
 static void proxy_head_build(struct proxy_head *h, const struct proxy_request *r,
@@ -243,7 +256,7 @@ static void proxy_head_build(struct proxy_head *h, const struct proxy_request *r
         return;
     }
     uuid_text(r->event, h->event);
-    snprintf(h->number, sizeof(h->number), "%u", r->number);
+    (void)str_of_u64(r->number, h->number);
     prefix_key_text(r->k0, h->k0);
     snprintf(h->auth, sizeof(h->auth), "Bearer " STR_FMT, STR_ARG(worker_key));
     h->f[h->n++] = (struct http_field){STR("authorization"), str_c(h->auth)};
@@ -286,7 +299,7 @@ void proxy_start(struct attempt *a, struct loop *l, const struct proxy_request *
             r->endpoint == ENDPOINT_CHAT ? STR("/v1/chat/completions") : STR("/v1/completions"),
         .fields = head.f,
         .n_fields = head.n,
-        .body = r->body,
+        .taken = r->body,
     };
     atomic_fetch_add_explicit(&r->worker->requests, 1, memory_order_relaxed);
     a->call = http_call_start(loop_origin(l, r->worker), &req, &events, a);
@@ -316,103 +329,4 @@ void proxy_cancel(struct attempt *a)
         http_call_cancel(a->call);
     }
     attempt_close(a);
-}
-
-static void receipt_end(struct receipt *r, bool known, int64_t prompt, int64_t cached,
-                        int64_t completion)
-{
-    env_timer_disarm(r->loop->env, &r->timer);
-    buf_fini(&r->body);
-    r->call = NULL;
-    r->done(r, known, prompt, cached, completion);
-}
-
-static void receipt_on_head(void *user, unsigned status, const struct http_fields *fields)
-{
-    struct receipt *r = user;
-
-    (void)fields;
-    r->status = status;
-}
-
-static void receipt_on_body(void *user, const void *p, size_t n)
-{
-    struct receipt *r = user;
-
-    buf_append(&r->body, p, n);
-}
-
-static void receipt_on_end(void *user)
-{
-    struct receipt *r = user;
-    struct arena a;
-    struct err e;
-    struct json *root;
-    int64_t prompt, cached, completion;
-    bool known;
-
-    r->call = NULL;
-    err_clear(&e);
-    arena_init(&a, PROXY_ERROR_BODY_MAX * 4);
-    root = r->status == 200 ? json_parse(&a, buf_view(&r->body), &json_limits_api, &e) : NULL;
-    known = root != NULL && json_i64(json_get(root, STR("prompt")), &prompt) &&
-            json_i64(json_get(root, STR("cached")), &cached) &&
-            json_i64(json_get(root, STR("completion")), &completion) && prompt >= 0 &&
-            cached >= 0 && cached <= prompt && completion >= 0;
-    arena_fini(&a);
-    receipt_end(r, known, known ? prompt : 0, known ? cached : 0, known ? completion : 0);
-}
-
-static void receipt_on_fail(void *user, enum http_fail why, bool sent)
-{
-    struct receipt *r = user;
-
-    (void)why;
-    (void)sent;
-    r->call = NULL;
-    receipt_end(r, false, 0, 0, 0);
-}
-
-static void receipt_timeout(struct env_timer *t)
-{
-    struct receipt *r = CONTAINER_OF(t, struct receipt, timer);
-
-    if (r->call != NULL) {
-        http_call_cancel(r->call);
-    }
-    receipt_end(r, false, 0, 0, 0);
-}
-
-void proxy_receipt(struct receipt *r, struct loop *l, struct worker *w, struct uuid event)
-{
-    static const struct http_call_events events = {receipt_on_head, receipt_on_body, receipt_on_end,
-                                                   receipt_on_fail};
-    char auth[512], target[16 + UUID_TEXT_BYTES], text[UUID_TEXT_BYTES + 1];
-    struct http_field f;
-    struct http_call_request req;
-
-    r->loop = l;
-    r->status = 0;
-    buf_init(&r->body, PROXY_ERROR_BODY_MAX);
-    uuid_text(event, text);
-    snprintf(target, sizeof(target), "/abort/%s", text);
-    snprintf(auth, sizeof(auth), "Bearer " STR_FMT, STR_ARG(l->gw->secrets.worker_key));
-    f = (struct http_field){STR("authorization"), str_c(auth)};
-    req = (struct http_call_request){
-        .method = HTTP_POST, .target = str_c(target), .fields = &f, .n_fields = 1};
-    r->timer.fire = receipt_timeout;
-    env_timer_arm(l->env, &r->timer, env_now_us(l->env) + PROXY_RECEIPT_US);
-    r->call = http_call_start(loop_origin(l, w), &req, &events, r);
-    hash_wipe(auth, sizeof(auth));
-}
-
-void proxy_receipt_drop(struct receipt *r)
-{
-    if (r->loop == NULL || r->call == NULL) {
-        return;
-    }
-    env_timer_disarm(r->loop->env, &r->timer);
-    http_call_cancel(r->call);
-    buf_fini(&r->body);
-    r->call = NULL;
 }

@@ -20,7 +20,7 @@ enum proxy_failure_kind {
     PROXY_CUT,         /* connection lost or ended too early */
     PROXY_BROKEN,      /* not an answer that we can read */
     PROXY_TIMEOUT,
-    PROXY_BUSY, /* our own pool's bound */
+    PROXY_BUSY, /* our own bound: the pool's, descriptors, ports; not the worker's fault */
 };
 
 struct proxy_failure {
@@ -29,6 +29,7 @@ struct proxy_failure {
     bool reached;           /* the worker may have seen the request */
     bool refused;      /* it answered that it did not do it (429, 503, 4xx): nothing was produced */
     bool client_fault; /* 4xx: never retried, never the worker's fault */
+    uint64_t text_bytes; /* of a whole answer that broke off: what came of its text */
 };
 
 struct proxy_events {
@@ -65,7 +66,7 @@ struct proxy_request {
     struct worker *worker;
     enum endpoint endpoint;
     bool stream;
-    struct str body; /* engine's JSON; copied */
+    struct buf *body; /* engine's JSON; taken over, left empty */
     struct uuid event;
     unsigned number;
     struct prefix_key k0;
@@ -79,18 +80,5 @@ void proxy_pause(struct attempt *a);
 void proxy_resume(struct attempt *a);
 /* Ends it now: closes the connection (engines stop on that); no callback follows. Idempotent. */
 void proxy_cancel(struct attempt *a);
-
-/* The worker's own count of an event: POST /abort/{event} (which also stops it). One answer, later.
- */
-struct receipt {
-    struct loop *loop;
-    struct http_call *call;
-    struct buf body;
-    unsigned status;
-    struct env_timer timer;
-    void (*done)(struct receipt *, bool known, int64_t prompt, int64_t cached, int64_t completion);
-};
-void proxy_receipt(struct receipt *r, struct loop *l, struct worker *w, struct uuid event);
-void proxy_receipt_drop(struct receipt *r);
 
 #endif

@@ -5,9 +5,9 @@
 
 #include <stdio.h>
 
-#define REQUEST_ARENA_BYTES_MAX (512ULL << 20) /* tree, prefix: an arena grows only with the body  \
-                                                */
+#define REQUEST_ARENA_BYTES_MAX (512ULL << 20) /* tree, prefix: it grows only with the body */
 #define REQUEST_PATH_MAX 512
+#define REQUEST_BODY_USUAL (32u << 10) /* a body up to here is announced and kept in one piece */
 
 void request_set_state(struct request *r, enum request_state to)
 {
@@ -42,7 +42,7 @@ static void request_free(struct env_task *t)
     buf_fini(&r->tail);
     arena_fini(&r->arena);
     world_unref(r->world);
-    mem_free(r);
+    pool_give(&r->loop->request_pool, r);
 }
 
 void request_body_release(struct request *r)
@@ -68,6 +68,25 @@ void request_forget_prompt(struct request *r)
     r->prefix.count = r->prefix.spans = 0;
 }
 
+/* Over, and its VOIDs are in the ring: until they are, its memory holds them. */
+static void request_gone(struct env_timer *t)
+{
+    struct request *r = CONTAINER_OF(t, struct request, linger);
+    struct loop *l = r->loop;
+
+    if (!request_voids_put(r)) {
+        r->linger.fire = request_gone;
+        env_timer_arm(l->env, t, env_now_us(l->env) + REQUEST_RING_FULL_US);
+        return;
+    }
+    CHECK(l->n_requests > 0);
+    l->n_requests--;
+    atomic_store_explicit(&l->live, l->n_requests, memory_order_relaxed);
+    r->free_task.run = request_free;
+    env_defer(l->env, &r->free_task);
+    loop_request_gone(l);
+}
+
 /* The one end. Undoes every count; the memory rests until the turn is over, so that callers up the
  * stack may still look. */
 void request_end(struct request *r, enum request_end_reason why)
@@ -78,7 +97,7 @@ void request_end(struct request *r, enum request_end_reason why)
     env_timer_disarm(l->env, &r->timer);
     env_timer_disarm(l->env, &r->linger);
     proxy_cancel(&r->attempt);
-    proxy_receipt_drop(&r->receipt);
+    receipt_drop(&r->receipt);
     quota_drop(l->gw->quota, &r->hold, env_now_us(l->env));
     request_body_release(r);
     list_remove(&r->settle_node);
@@ -90,12 +109,7 @@ void request_end(struct request *r, enum request_end_reason why)
         atomic_fetch_add_explicit(&l->metrics.client_aborts, 1, memory_order_relaxed);
     }
     hist_add(&l->metrics.total, env_now_us(l->env) - r->begun_us);
-    CHECK(l->n_requests > 0);
-    l->n_requests--;
-    atomic_store_explicit(&l->live, l->n_requests, memory_order_relaxed);
-    r->free_task.run = request_free;
-    env_defer(l->env, &r->free_task);
-    loop_request_gone(l);
+    request_gone(&r->linger);
 }
 
 /* An answer that needs no request object: health, models, refusals before the body. */
@@ -268,7 +282,7 @@ static void answer_preflight(struct http_stream *s)
 static struct request *request_new(struct loop *l, struct http_stream *s, enum endpoint ep,
                                    const struct snap_key *key)
 {
-    struct request *r = mem_new(sizeof(*r));
+    struct request *r = pool_take(&l->request_pool);
     uint8_t random[16];
 
     r->loop = l;
@@ -426,6 +440,13 @@ static void on_body(void *ctx, struct http_stream *s, const void *p, size_t n)
         return; /* answered already: the rest is let through and dropped */
     }
     before = r->body.len;
+    if (before == 0 && r->decoder == NULL) { /* in one piece when its length is known and usual */
+        int64_t announced = http_stream_head(s)->content_length;
+
+        (void)buf_reserve(&r->body, size_max(n, announced > REQUEST_BODY_USUAL ? REQUEST_BODY_USUAL
+                                                : announced > 0                ? (size_t)announced
+                                                                               : n));
+    }
     if (r->decoder == NULL) {
         buf_append(&r->body, p, n);
         if (r->body.failed) {
@@ -522,7 +543,7 @@ void request_drop_all(struct loop *l)
         env_timer_disarm(l->env, &r->timer);
         env_timer_disarm(l->env, &r->linger);
         proxy_cancel(&r->attempt);
-        proxy_receipt_drop(&r->receipt);
+        receipt_drop(&r->receipt);
         env_task_drop(&r->hold.task);
         env_task_drop(&r->free_task);
         request_body_release(r);

@@ -11,6 +11,7 @@
 #include "gateway/api/openai.h"
 #include "gateway/gateway.h"
 #include "gateway/proxy.h"
+#include "gateway/receipt.h"
 
 enum request_state {
     REQ_HEADERS = 1, /* head is here, key is checked */
@@ -31,6 +32,11 @@ enum request_end_reason {
     REQ_END_CLIENT_GONE,
     REQ_END_CUT, /* a stream that ended in an error event */
 };
+
+/* A full ring is tried again this often: neither a row nor a VOID is ever dropped. */
+#define REQUEST_RING_FULL_US 2000
+/* Each attempt may have one (upstream.retries is 2 at most), and the whole request. */
+#define REQUEST_VOIDS_MAX 4
 
 /* Text of a whole answer gathered from our worker's stream. */
 struct gathered {
@@ -71,7 +77,9 @@ struct request {
     bool extending, extend_refused, trimmed;
     int64_t extend_tokens; /* asked for in the extend under way */
     enum { ASK_RESERVE = 1, ASK_EXTEND, ASK_EXTEND_WHOLE } asking;
-    bool opened; /* OPEN is journalled */
+    bool opened;                          /* OPEN is journalled */
+    struct uuid voids[REQUEST_VOIDS_MAX]; /* VOIDs that wait for room in the ring, oldest first */
+    unsigned n_voids;
     /* where */
     struct uuid request_id;     /* event id of attempt 1 */
     struct attempt attempt;     /* the one at work or the last one */
@@ -86,7 +94,7 @@ struct request {
     /* answer */
     bool responded; /* head sent */
     bool role_sent;
-    bool paused; /* upstream is paused: the client drains slowly */
+    bool paused;     /* upstream is paused: the client drains slowly */
     struct buf out;  /* scratch for rendering */
     struct buf tail; /* finish chunk, usage, [DONE], or the whole answer: after CLOSE is durable */
     struct gathered gathered;
@@ -110,6 +118,12 @@ struct request {
     struct env_timer linger;   /* retry back-off; or a full ring */
     struct env_task free_task; /* memory goes when the turn is over */
 };
+
+/* Its attempt is (was) with a worker of ours: exact counts, events, receipts. */
+static inline bool request_is_ours(const struct request *r)
+{
+    return r->attempt.worker != NULL && r->attempt.worker->engine == ENGINE_TOLLGATE;
+}
 
 /* The http_app of a public listener. ctx is the loop. */
 void request_app(struct loop *l, struct http_app *out);
@@ -156,6 +170,8 @@ void request_count(struct request *r,
                    enum outcome o); /* asks the worker for its count, then settles */
 void request_settle(struct request *r, enum outcome o); /* -> SETTLING: bill, tail, CLOSE */
 void request_void_attempt(struct request *r);           /* the worker never saw it */
+/* false: some VOIDs still wait for room in the ring. */
+bool request_voids_put(struct request *r);
 /* loop.c */
 void loop_request_gone(struct loop *l);
 

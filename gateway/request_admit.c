@@ -1,14 +1,13 @@
 /* request_admit.c - from a whole body to an admitted request: parse, bound, reserve, OPEN. */
 #include "gateway/request.h"
 
-#include <stdio.h>
-
 #define ADMIT_PROMPT_EXTRA 64 /* tokens: the template's head (contracts, admission) */
 #define ADMIT_PER_MESSAGE 16
 #define ADMIT_PER_IMAGE 2048
 #define ADMIT_FIRST_OUTPUT 512
-#define ADMIT_OUTPUT_MAX (1 << 24) /* no context has this room: keeps tokens x price in an int64   \
-                                    */
+#define ADMIT_OUTPUT_MAX                                                                           \
+    (1 << 24) /* no context has this room: keeps tokens x price in an int64                        \
+               */
 
 static void quota_error(const struct request *r, struct api_error *e)
 {
@@ -30,8 +29,8 @@ static void quota_error(const struct request *r, struct api_error *e)
         return;
     case QUOTA_BUDGET:
         api_error_set(e, 429, "insufficient_quota", "insufficient_quota", dim,
-                      "The month's budget of this %s is spent. It begins anew with the next month "
-                      "(UTC), or ask for a higher one.",
+                      "The month's budget of this %s is spent. It begins anew with the next month, "
+                      "or ask for a higher one.",
                       scope);
         e->no_retry = true;
         return;
@@ -68,10 +67,29 @@ static bool journal_open_record(struct request *r)
     return journal_put(r->loop->port, &rec) != 0;
 }
 
+/* The cache's key of this tenant and model. A request may hold a world before the loop's. */
+static struct prefix_key k0_of(const struct request *r)
+{
+    struct loop *l = r->loop;
+    int64_t tenant = r->tenant->tenant_id;
+    int16_t model = r->model->model_id;
+    struct k0_entry *e = &l->k0[((uint64_t)tenant * 31 + (uint64_t)model) & (LOOP_K0_ENTRIES - 1)];
+    struct prefix_key k;
+
+    if (r->world == l->world && e->set && e->tenant_id == tenant && e->model_id == model) {
+        return e->k0;
+    }
+    k = prefix_key_derive(l->gw->secrets.deployment, r->tenant->scope_salt, r->model->name,
+                          (struct str){"", 0});
+    if (r->world == l->world) {
+        *e = (struct k0_entry){tenant, model, true, k};
+    }
+    return k;
+}
+
 static bool prefix_of(struct request *r)
 {
-    r->k0 = prefix_key_derive(r->loop->gw->secrets.deployment, r->tenant->scope_salt,
-                              r->model->name, (struct str){"", 0});
+    r->k0 = k0_of(r);
     if (r->endpoint == ENDPOINT_CHAT) {
         if (!prefix_chat(&r->arena, r->k0, r->api.root, &r->prefix)) {
             return false;
@@ -162,6 +180,15 @@ static bool find_model(struct request *r, struct api_error *e)
     return true;
 }
 
+static struct str answer_id(struct request *r)
+{
+    struct str kind = r->endpoint == ENDPOINT_CHAT ? STR("chatcmpl-") : STR("cmpl-");
+
+    memcpy(r->answer_id, kind.p, kind.n);
+    memcpy(r->answer_id + kind.n, r->id_text, sizeof(r->id_text));
+    return str_of(r->answer_id, kind.n + sizeof(r->id_text) - 1);
+}
+
 void request_admit(struct request *r)
 {
     struct loop *l = r->loop;
@@ -198,11 +225,10 @@ void request_admit(struct request *r)
         bound_out = bound_out < most ? bound_out : most;
     }
     r->out_held = bound_out;
-    snprintf(r->answer_id, sizeof(r->answer_id), "%s-%s",
-             r->endpoint == ENDPOINT_CHAT ? "chatcmpl" : "cmpl", r->id_text);
-    r->answer =
-        (struct openai_answer){r->endpoint,    str_c(r->answer_id),  r->begun_wall_us / 1000000,
-                               r->model->name, r->api.include_usage, r->api.tier_echo};
+    r->answer = (struct openai_answer){
+        r->endpoint,    answer_id(r),         r->begun_wall_us / 1000000,
+        r->model->name, r->api.include_usage, r->api.tier_echo,
+    };
     request_set_state(r, REQ_ADMITTING);
     r->hold.on_answer = on_quota;
     r->asking = ASK_RESERVE;

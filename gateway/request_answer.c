@@ -21,23 +21,27 @@ static void head_add(struct answer_head *h, struct str name, struct str value)
     h->f[h->n++] = (struct http_field){name, value};
 }
 
+/* Room for one number's text, kept until the head is sent. */
+static char *head_text(struct answer_head *h)
+{
+    CHECK(h->texts < ARRAY_LEN(h->text));
+    return h->text[h->texts++];
+}
+
 static void head_number(struct answer_head *h, struct str name, int64_t v)
 {
-    char *t = h->text[h->texts++];
-
-    CHECK(h->texts <= ARRAY_LEN(h->text));
-    snprintf(t, sizeof(h->text[0]), "%" PRId64, v);
-    head_add(h, name, str_c(t));
+    head_add(h, name, str_of_u64(v > 0 ? (uint64_t)v : 0, head_text(h)));
 }
 
 /* "12ms", "1.5s", "6m0s": durations as OpenAI writes them. */
 static void head_duration(struct answer_head *h, struct str name, int64_t ms)
 {
-    char *t = h->text[h->texts++];
+    char *t = head_text(h);
+    size_t n;
 
-    CHECK(h->texts <= ARRAY_LEN(h->text));
     if (ms < 1000) {
-        snprintf(t, sizeof(h->text[0]), "%" PRId64 "ms", ms);
+        n = str_of_u64(ms > 0 ? (uint64_t)ms : 0, t).n;
+        memcpy(t + n, "ms", 3);
     } else if (ms < 60000) {
         snprintf(t, sizeof(h->text[0]), "%" PRId64 ".%03" PRId64 "s", ms / 1000, ms % 1000);
     } else {

@@ -206,7 +206,7 @@ void request_dispatch(struct request *r)
         .worker = w,
         .endpoint = r->endpoint,
         .stream = r->api.stream || w->engine == ENGINE_TOLLGATE,
-        .body = buf_view(&r->out),
+        .body = &r->out,
         .event = r->attempt.event,
         .number = r->attempts,
         .k0 = r->k0,
@@ -222,7 +222,6 @@ void request_dispatch(struct request *r)
         env_timer_arm(l->env, &r->timer, now + (uint64_t)l->gw->config.head_hold_us);
     }
     proxy_start(&r->attempt, l, &req, &request_proxy_events, r);
-    buf_release(&r->out); /* a piece of an answer is much smaller than a body */
 }
 
 static void retry_now(struct env_timer *t)

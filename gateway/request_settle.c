@@ -2,24 +2,16 @@
  */
 #include "gateway/request.h"
 
-#define SETTLE_RING_FULL_US 2000 /* a full ring is tried again; the row is never dropped */
-
-static bool is_ours(const struct request *r)
-{
-    return r->attempt.worker->engine == ENGINE_TOLLGATE;
-}
-
-static void on_receipt(struct receipt *rc, bool known, int64_t prompt, int64_t cached,
-                       int64_t completion)
+static void on_receipt(struct receipt *rc, const struct receipt_count *count)
 {
     struct request *r = CONTAINER_OF(rc, struct request, receipt);
 
-    if (known) {
-        r->said = (struct usage_count){true, prompt, cached, completion, 0};
+    if (count != NULL) {
+        r->said = (struct usage_count){true, count->prompt, count->cached, count->completion, 0};
     }
-    r->receipt_failed = !known;
+    r->receipt_failed = count == NULL;
     /* Nothing was produced, and the worker says so itself: another one may try. */
-    if (!known || completion > 0 || r->broken || r->outcome == OUTCOME_CLIENT_ABORT) {
+    if (count == NULL || count->completion > 0 || r->broken || r->outcome == OUTCOME_CLIENT_ABORT) {
         r->after = AFTER_ANSWER;
     } else if (r->outcome != OUTCOME_CLAMPED && request_may_retry(r)) {
         r->after = AFTER_RETRY;
@@ -33,12 +25,13 @@ void request_count(struct request *r, enum outcome o)
 {
     r->outcome = o;
     request_set_state(r, REQ_SETTLING);
-    if (!is_ours(r)) {
+    if (!request_is_ours(r)) {
         request_settle(r, o);
         return;
     }
     r->receipt.done = on_receipt;
-    proxy_receipt(&r->receipt, r->loop, r->attempt.worker, r->attempt.event);
+    receipt_ask(&r->receipt, r->loop->env, loop_origin(r->loop, r->attempt.worker),
+                r->loop->gw->secrets.worker_key, r->attempt.event);
 }
 
 static void bill(struct request *r)
@@ -46,7 +39,7 @@ static void bill(struct request *r)
     const struct worker *w = r->attempt.worker;
     struct usage_bill_input in = {
         .said = r->said,
-        .ours = is_ours(r),
+        .ours = request_is_ours(r),
         .prompt_bound = r->prompt_bound,
         .output_bound = r->out_held,
         .content_events = r->content_events,
@@ -56,7 +49,7 @@ static void bill(struct request *r)
             (double)atomic_load_explicit(&w->bytes_per_token_milli, memory_order_relaxed) / 1000.0,
         .streamed = r->attempt.stream,
         .produced = r->content_events > 0 || r->finish != FINISH_NONE ||
-                    (is_ours(r) && r->said.completion > 0),
+                    (request_is_ours(r) && r->said.completion > 0) || r->answer_bytes > 0,
     };
 
     usage_bill(&in, &r->billed, &r->usage_state);
@@ -124,7 +117,7 @@ static void put_close(struct request *r)
     r->ticket = journal_put(l->port, &rec);
     if (r->ticket == 0) {
         r->linger.fire = ring_again;
-        env_timer_arm(l->env, &r->linger, env_now_us(l->env) + SETTLE_RING_FULL_US);
+        env_timer_arm(l->env, &r->linger, env_now_us(l->env) + REQUEST_RING_FULL_US);
         return;
     }
     if (r->after == AFTER_RETRY && request_may_retry(r)) {
@@ -162,7 +155,7 @@ static void learn(struct request *r)
 {
     struct loop_metrics *m = &r->loop->metrics;
 
-    if (r->said.present && is_ours(r) && r->billed.out > 0) {
+    if (r->said.present && request_is_ours(r) && r->billed.out > 0) {
         worker_learn(r->attempt.worker, r->prefix.bytes, r->said.prompt, r->said.cached,
                      r->attempt.predicted_cached);
     }
@@ -179,15 +172,28 @@ static void learn(struct request *r)
     }
 }
 
+bool request_voids_put(struct request *r)
+{
+    while (r->n_voids > 0) {
+        struct record rec = {.type = RECORD_VOID};
+
+        rec.voided.request = r->request_id;
+        rec.voided.event = r->voids[0];
+        if (journal_put(r->loop->port, &rec) == 0) {
+            return false;
+        }
+        r->n_voids--;
+        memmove(r->voids, r->voids + 1, r->n_voids * sizeof(r->voids[0]));
+    }
+    return true;
+}
+
+/* Must not be lost: after a restart the attempt would be an orphan, and its hold a suspense. */
 static void put_void(struct request *r, struct uuid event)
 {
-    struct record rec = {.type = RECORD_VOID};
-
-    rec.voided.request = r->request_id;
-    rec.voided.event = event;
-    /* A lost VOID costs nothing: recovery voids an OPEN without DISPATCH itself, and asks the
-     * worker about a DISPATCH, which then knows nothing of it. */
-    (void)journal_put(r->loop->port, &rec);
+    CHECK(r->n_voids < REQUEST_VOIDS_MAX);
+    r->voids[r->n_voids++] = event;
+    (void)request_voids_put(r); /* else when the request is gone, or with its next VOID */
 }
 
 /* No other attempt comes: without it the journal would wait for one. */

@@ -9,15 +9,10 @@
 #define STREAM_PROGRESS_TOKENS 256 /* a PROGRESS record at least this often, or each second */
 #define STREAM_PROGRESS_US 1000000
 
-static bool is_ours(const struct request *r)
-{
-    return r->attempt.worker != NULL && r->attempt.worker->engine == ENGINE_TOLLGATE;
-}
-
 /* Output tokens so far, by the worker's cumulative count where it gives one. */
 static int64_t output_so_far(const struct request *r)
 {
-    if (r->said.present && (is_ours(r) || r->said.completion > 0)) {
+    if (r->said.present && (request_is_ours(r) || r->said.completion > 0)) {
         return r->said.completion;
     }
     return r->content_events;
@@ -41,8 +36,8 @@ static void trim(struct request *r)
 {
     struct money worst;
 
-    if (!is_ours(r) || r->trimmed || r->said.prompt <= 0 || r->said.prompt > r->prompt_bound ||
-        r->extending) {
+    if (!request_is_ours(r) || r->trimmed || r->said.prompt <= 0 ||
+        r->said.prompt > r->prompt_bound || r->extending) {
         return;
     }
     r->trimmed = true;
@@ -182,9 +177,12 @@ static void on_whole(void *user, const struct usage_whole *w)
 /* Before content: another worker may be tried if nothing was produced; else the client is told. */
 static void failed_early(struct request *r, const struct proxy_failure *f)
 {
-    bool nothing = !f->reached || (f->refused && !(is_ours(r) && r->said.completion > 0));
+    bool nothing = !f->reached || (f->refused && !(request_is_ours(r) && r->said.completion > 0));
 
     r->error = f->error;
+    if (!request_is_ours(r)) { /* ours is asked for its count */
+        r->answer_bytes = f->text_bytes;
+    }
     if (!f->reached) {
         request_void_attempt(r);
         request_set_state(r, REQ_QUEUED);

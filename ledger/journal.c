@@ -62,6 +62,7 @@ struct journal {
     struct env *writer;
     struct env_wake *doorbell;
     atomic_bool rung, admits, failed;
+    atomic_bool awaited; /* a CLOSE was put since the last step: somebody waits for the sync */
     _Atomic uint64_t durable_lsn;
     _Atomic uint64_t n_records, n_groups, n_bytes, syncs_us, rows, folder_bytes;
     _Atomic uint64_t keep; /* watermark of the snapshot file, see watermark_pack */
@@ -279,6 +280,7 @@ uint64_t journal_put(struct journal_port *p, const struct record *r)
     uint64_t head = atomic_load_explicit(&p->head, memory_order_relaxed);
     uint64_t tail = atomic_load_explicit(&p->tail, memory_order_acquire);
     uint8_t *slot;
+    bool ring;
 
     if (head - tail >= JOURNAL_PORT_RECORDS) {
         return 0;
@@ -293,8 +295,10 @@ uint64_t journal_put(struct journal_port *p, const struct record *r)
     if (r->type == RECORD_DISPATCH && p->shadow != NULL) {
         port_shadow(p, head + 1);
     }
-    /* Many puts are one ring: the writer clears `rung` before it looks at the heads. */
-    if (!atomic_exchange(&j->rung, true) && j->doorbell != NULL) {
+    /* Many puts are one ring, and one more when the first of them is waited for: the writer clears
+     * both before it looks at the heads. */
+    ring = r->type == RECORD_CLOSE && !atomic_exchange(&j->awaited, true);
+    if ((!atomic_exchange(&j->rung, true) || ring) && j->doorbell != NULL) {
         env_wake_signal(j->writer, j->doorbell);
     }
     return head + 1;
@@ -303,6 +307,11 @@ uint64_t journal_put(struct journal_port *p, const struct record *r)
 uint64_t journal_durable(const struct journal_port *p)
 {
     return atomic_load_explicit(&p->durable, memory_order_acquire);
+}
+
+bool journal_is_awaited(const struct journal *j)
+{
+    return atomic_load_explicit(&j->awaited, memory_order_relaxed);
 }
 
 bool journal_admits(const struct journal *j)
@@ -504,6 +513,7 @@ bool journal_step(struct journal *j, struct env *env)
         return false;
     }
     (void)atomic_exchange(&j->rung, false);
+    (void)atomic_exchange(&j->awaited, false);
     made = spare_keep(j, env);
     if (!segment_ready(j, env)) {
         return made;

@@ -89,7 +89,6 @@ struct journal_options {
     const char *dir; /* made when absent, 0700 */
     int32_t gateway_id;
     uint64_t segment_bytes; /* 0: default */
-    uint64_t last_seq_hint; /* unused unless the folder is empty */
 };
 
 /* Opens the folder, takes a lock file, starts a new epoch (highest found + 1; at least epoch_min,
@@ -108,8 +107,10 @@ struct journal_port *journal_port_new(struct journal *j, struct env *producer,
  * 127 bytes. gateway_id of a CLOSE is the journal's own. */
 uint64_t journal_put(struct journal_port *p, const struct record *r);
 uint64_t journal_durable(const struct journal_port *p); /* highest durable ticket; any thread */
-bool journal_admits(const struct journal *j);           /* any thread */
-bool journal_is_failed(const struct journal *j);        /* fatal I/O error; any thread */
+/* A CLOSE waits for the next step; without one a step may be put off a little. */
+bool journal_is_awaited(const struct journal *j);
+bool journal_admits(const struct journal *j);    /* any thread */
+bool journal_is_failed(const struct journal *j); /* fatal I/O error; any thread */
 /* The writer's doorbell: producers ring it when they put (coalesced). NULL in the simulator. */
 void journal_set_doorbell(struct journal *j, struct env *writer, struct env_wake *w);
 

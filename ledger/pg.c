@@ -314,6 +314,14 @@ bool pg_exec(struct pg *p, const char *sql, const struct str *params, int n, str
     return r != NULL;
 }
 
+bool pg_ping(struct pg *p, struct err *e)
+{
+    PGresult *r = run(p, "SELECT", NULL, -1, PG_PING_MS, e);
+
+    PQclear(r);
+    return r != NULL;
+}
+
 bool pg_script(struct pg *p, struct str sql, struct err *e)
 {
     char *z = mem_try(sql.n + 1, 1);

@@ -1,6 +1,6 @@
-/* pg.h - the one door to libpq: a connection, parameters as text, COPY. Blocking; only control and
- * shipper threads and tollctl call it. Every wait is bounded (connect 3 s, statement_timeout,
- * tcp_user_timeout), so a stuck server costs seconds, never a thread. */
+/* pg.h - the one door to libpq: a connection, parameters as text, COPY. Blocking; only the store's
+ * and the shipper's thread and tollctl call it. Every wait is bounded (connect 3 s,
+ * statement_timeout, tcp_user_timeout), so a stuck server costs seconds, never a thread. */
 #ifndef LEDGER_PG_H
 #define LEDGER_PG_H
 
@@ -14,6 +14,10 @@ struct pg *pg_open(struct str conninfo, const char *application,
                    struct err *e); /* ERR_UNAVAILABLE */
 void pg_close(struct pg *p);
 bool pg_is_broken(const struct pg *p); /* close and open anew */
+/* A round trip that must end soon: a server that is stopped is found out in PG_PING_MS, not by the
+ * statement that somebody waits for. false: the connection is broken. */
+#define PG_PING_MS 2000
+MUST_USE bool pg_ping(struct pg *p, struct err *e);
 /* One statement with text parameters (NULL .p = SQL NULL). NULL with a story; SQLSTATE class 23 is
  * ERR_CONFLICT, class 22 ERR_INPUT, connection loss ERR_UNAVAILABLE. */
 struct pg_rows *pg_query(struct pg *p, const char *sql, const struct str *params, int n,

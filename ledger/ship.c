@@ -11,7 +11,7 @@
 
 /* Idle: a look at an atomic of the journal. Rows are in Postgres within 250 ms of their CLOSE, and
  * a longer pause makes larger transactions. */
-#define SHIP_POLL_US 20000
+#define SHIP_POLL_US 100000 /* a transaction costs some 250 us beside its rows */
 #define SHIP_OFFLINE_POLL_US 200000
 #define SHIP_BACKOFF_MIN_US 100000
 #define SHIP_BACKOFF_MAX_US 2000000

@@ -46,4 +46,18 @@ struct ship_stats {
 };
 void ship_stats(const struct ship *s, struct ship_stats *out); /* any thread */
 
+/* ---- who a gateway id belongs to (ship_claim.c), on the caller's connection.
+ *
+ * One process at a time has a gateway id: it holds an advisory lock while its connection lives.
+ * A cursor's row is also the claim of its epoch: a process that starts while Postgres answers puts
+ * it there before its first row. Without Postgres the shipper makes it with the first batch. */
+
+/* The newest epoch that any process ever had; 0: none. */
+MUST_USE bool ship_newest_epoch(struct pg *p, int32_t gateway_id, int32_t *epoch, struct err *e);
+/* Takes the lock (waits some seconds for one that was just killed), then the epoch. ERR_CONFLICT:
+ * another process has this gateway id, or this epoch of it; the story says what to change. */
+MUST_USE bool ship_claim(struct pg *p, int32_t gateway_id, int32_t epoch, struct err *e);
+/* Takes the lock on a new connection of the same process. held false: another one has it. */
+MUST_USE bool ship_hold(struct pg *p, int32_t gateway_id, bool *held, struct err *e);
+
 #endif

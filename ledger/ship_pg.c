@@ -2,17 +2,14 @@
  *
  *   BEGIN; the cursor's row, locked; COPY usage_event; add to usage_15m; cursor; COMMIT
  *
- * Two faults heal here: a day without a partition is made, and rows that are in the table already
- * (an attempt closed twice) are left out and said. Everything else is the caller's next try. */
+ * Two faults heal (ship_heal.c); everything else is the caller's next try. */
 #include "ledger/ship_impl.h"
 
-#include "base/map.h"
 #include "ledger/ship_batch.h"
 
 #include <stdio.h>
 #include <time.h>
 
-#define DAY_US 86400000000ULL
 #define REASON_LATE 1  /* sql: reason_code */
 #define COMMIT_TRIES 3 /* as it is; with partitions; without duplicates */
 #define CLOSED_MAX 100000
@@ -205,37 +202,6 @@ static bool cursor_lock(struct ship_pg *s, int32_t gateway_id, int32_t epoch, in
                    gateway_id, epoch, (long long)at, (long long)expected);
 }
 
-/* Keys of booked rows as two array parameters: microseconds, events. Returns how many. */
-static size_t keys_list(const struct ship_pg *s, size_t n, bool unknown_only, struct buf *at,
-                        struct buf *events)
-{
-    char text[UUID_TEXT_BYTES + 1];
-    size_t count = 0;
-    size_t i;
-
-    buf_init(at, (size_t)SHIP_ROWS_MAX * 40);
-    buf_init(events, (size_t)SHIP_ROWS_MAX * 40);
-    for (i = 0; i < n; i++) {
-        const struct booked *b = &s->booked[i];
-
-        if (unknown_only && (b->row->usage_state != USAGE_UNKNOWN || b->skip)) {
-            continue;
-        }
-        uuid_text(b->row->event, text);
-        buf_printf(at, "%s%llu", count == 0 ? "{" : ",", (unsigned long long)b->row->occurred_us);
-        buf_printf(events, "%s%s", count == 0 ? "{" : ",", text);
-        count++;
-    }
-    buf_c(at, "}");
-    buf_c(events, "}");
-    return count;
-}
-
-/* By primary key: a range of days would scan other gateways' rows too. */
-#define ROWS_OF_KEYS                                                                               \
-    "unnest($1::bigint[], $2::uuid[]) AS d(us, id) JOIN usage_event u ON u.occurred_at = "         \
-    "timestamptz 'epoch' + d.us * interval '1 microsecond' AND u.event_id = d.id"
-
 /* What was held for a request whose cost nobody knows goes on counting. Rare: after a restart. */
 static bool suspense_add(struct ship_pg *s, size_t n, struct err *e)
 {
@@ -243,13 +209,13 @@ static bool suspense_add(struct ship_pg *s, size_t n, struct err *e)
         "INSERT INTO hold_suspense (request_id, tenant_id, project_id, key_id, gateway_id, "
         "gw_epoch, hold_nusd, since, reason) SELECT u.request_id, u.tenant_id, u.project_id, "
         "u.key_id, u.gateway_id, u.gw_epoch, GREATEST(u.hold_nusd - (u.cost_pusd + 999) / 1000, "
-        "0), u.occurred_at, 'unknown' FROM " ROWS_OF_KEYS " ON CONFLICT DO NOTHING";
+        "0), u.occurred_at, 'unknown' FROM " SHIP_ROWS_OF_KEYS " ON CONFLICT DO NOTHING";
     struct buf at;
     struct buf events;
     struct str params[2];
     bool ok = true;
 
-    if (keys_list(s, n, true, &at, &events) > 0) {
+    if (ship_keys(s->booked, n, true, &at, &events) > 0) {
         params[0] = buf_view(&at);
         params[1] = buf_view(&events);
         ok = pg_exec(s->pg, sql, params, 2, e);
@@ -285,131 +251,7 @@ static bool transaction(struct ship_pg *s, int32_t gateway_id, int32_t epoch, in
     return ok;
 }
 
-/* ---- what heals ---- */
-
-static void day_text(uint64_t us, char out[16])
-{
-    time_t t = (time_t)(us / 1000000);
-    struct tm tm;
-
-    CHECK(gmtime_r(&t, &tm) != NULL);
-    CHECK(strftime(out, 16, "%Y-%m-%d", &tm) > 0);
-}
-
-/* One day at a time, since a wrong clock may put years between two rows of a batch. false without a
- * story: no day lacked its partition, so that the refusal is of another kind. */
-static bool partitions_make(struct ship_pg *s, size_t n, struct err *e)
-{
-    struct buf days;
-    struct str param;
-    struct pg_rows *r;
-    char day[16];
-    char last[16] = "";
-    int64_t made = 0;
-    size_t i;
-
-    buf_init(&days, (size_t)SHIP_ROWS_MAX * sizeof(day) + 2);
-    buf_c(&days, "{");
-    for (i = 0; i < n; i++) {
-        day_text(s->booked[i].row->occurred_us, day);
-        if (strcmp(day, last) != 0) {
-            buf_printf(&days, "%s%s", days.len > 1 ? "," : "", day);
-            memcpy(last, day, sizeof(last));
-        }
-    }
-    buf_c(&days, "}");
-    param = buf_view(&days);
-    r = pg_query(s->pg,
-                 "SELECT COALESCE(sum(tollgate_make_partitions(d, d)), 0) FROM (SELECT DISTINCT "
-                 "unnest($1::date[]) AS d) x",
-                 &param, 1, e);
-    buf_fini(&days);
-    if (r == NULL) {
-        return false;
-    }
-    made = pg_i64(r, 0, 0);
-    pg_rows_free(r);
-    if (made > 0) {
-        log_event(s->log, LOG_WARN, env_wall_us(s->env), "ship_partitions",
-                  "%lld days up to %s had no partition: made", (long long)made, last);
-    }
-    return made > 0;
-}
-
-static void skip_event(struct map *by_event, struct str hex, size_t *n)
-{
-    struct uuid u;
-    struct booked *b;
-
-    CHECK(uuid_parse(hex, &u));
-    b = map_get(by_event, str_of(u.b, sizeof(u.b)));
-    if (b != NULL && !b->skip) {
-        b->skip = true;
-        (*n)++;
-    }
-}
-
-/* Marks rows whose event is in the table, or earlier in the batch. */
-static bool duplicates_skip(struct ship_pg *s, size_t n, struct err *e)
-{
-    struct map by_event;
-    struct buf events;
-    struct buf at;
-    struct str params[2];
-    struct pg_rows *r;
-    size_t skipped = 0;
-    size_t i;
-
-    map_init(&by_event, 0, SHIP_ROWS_MAX);
-    for (i = 0; i < n; i++) {
-        struct booked *b = &s->booked[i];
-        struct str key = str_of(b->row->event.b, sizeof(b->row->event.b));
-
-        if (map_get(&by_event, key) != NULL) {
-            b->skip = true;
-            skipped++;
-        } else {
-            CHECK(map_put(&by_event, key, b));
-        }
-    }
-    (void)keys_list(s, n, false, &at, &events);
-    params[0] = buf_view(&at);
-    params[1] = buf_view(&events);
-    r = pg_query(s->pg, "SELECT u.event_id FROM " ROWS_OF_KEYS, params, 2, e);
-    for (i = 0; r != NULL && i < (size_t)pg_row_count(r); i++) {
-        skip_event(&by_event, pg_value(r, (int)i, 0), &skipped);
-    }
-    if (r != NULL) {
-        log_event(s->log, LOG_ERROR, env_wall_us(s->env), "ship_duplicates",
-                  "%zu rows were in usage_event already and are not booked again", skipped);
-    }
-    pg_rows_free(r);
-    buf_fini(&at);
-    buf_fini(&events);
-    map_fini(&by_event);
-    return r != NULL;
-}
-
-static bool heal(struct ship_pg *s, size_t n, struct err *e)
-{
-    struct err second = {0};
-    bool ok = false;
-
-    if (pg_is_broken(s->pg)) {
-        return false;
-    }
-    /* By code: the text comes in the server's language. 23514 is a refused row, of which a missing
-     * partition is one kind. */
-    if (strcmp(pg_sqlstate(s->pg), "23514") == 0) {
-        ok = partitions_make(s, n, &second);
-    } else if (strcmp(pg_sqlstate(s->pg), "23505") == 0) {
-        ok = duplicates_skip(s, n, &second);
-    }
-    if (ok || second.code != ERR_NONE) {
-        *e = second;
-    }
-    return ok;
-}
+/* ---- the store ---- */
 
 static bool batch_commit(void *ctx, int32_t gateway_id, int32_t epoch, int64_t last_seq,
                          const struct entry *rows, size_t n, struct err *e)
@@ -429,7 +271,7 @@ static bool batch_commit(void *ctx, int32_t gateway_id, int32_t epoch, int64_t l
         if (transaction(s, gateway_id, epoch, last_seq, n, e)) {
             return true;
         }
-        if (!heal(s, n, e)) {
+        if (!ship_heal(s->pg, s->log, env_wall_us(s->env), s->booked, n, e)) {
             return false;
         }
     }

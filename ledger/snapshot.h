@@ -29,9 +29,9 @@ struct snap_tenant {
     struct str timezone;   /* "UTC" by default: of the budget month */
     bool disabled;
     struct quota_limits limits;
-    int64_t spent_nusd;    /* this month in its timezone, from Postgres at load */
+    int64_t spent_nusd;    /* of its month, from Postgres at the watermark */
     int64_t suspense_nusd; /* of that month: held by requests whose cost nobody knows yet; counts */
-    uint64_t month_from_us, month_until_us; /* that month, as instants */
+    uint64_t month_from_us, month_until_us; /* that month in its timezone, as instants */
 };
 
 struct snap_key {
@@ -67,7 +67,7 @@ struct snapshot {
     atomic_uint refs;
     uint64_t version; /* config_version of Postgres */
     uint64_t made_wall_us;
-    int32_t spent_period; /* YYYYMM (UTC) at load; the month of spent figures of tenants in UTC */
+    int32_t spent_period;               /* YYYYMM (UTC) when the figures were summed */
     int32_t spent_gateway, spent_epoch; /* spent holds rows of this gateway up to here: */
     int64_t spent_seq;
     struct snap_tenant *tenants;
@@ -97,9 +97,13 @@ const struct price *snapshot_price_id(const struct snapshot *s, int32_t price_id
 struct snapshot *snapshot_ref(struct snapshot *s);
 void snapshot_unref(struct snapshot *s); /* the last one frees */
 
-/* One read-only transaction. NULL with a story. gateway_id: whose cursor spent_* names. */
+/* One read-only transaction. NULL with a story. gateway_id: whose cursor spent_* names.
+ * known: an older snapshot of the same gateway whose spent figures, months and watermark are taken
+ * over (borrowed for the call); tenants and keys that it lacks are summed as of now, so that a file
+ * of it may count rows after the watermark of these twice, and none never. NULL: all are summed,
+ * which reads the month's rollup. */
 struct snapshot *snapshot_from_pg(struct pg *p, int32_t gateway_id, uint64_t wall_us,
-                                  struct err *e);
+                                  const struct snapshot *known, struct err *e);
 uint64_t snapshot_pg_version(struct pg *p, struct err *e); /* 0: failed */
 MUST_USE bool snapshot_save(const struct snapshot *s, struct env *env, const char *path,
                             struct err *e);

@@ -1,5 +1,8 @@
 /* snapshot_pg.c - a snapshot out of Postgres, in one REPEATABLE READ transaction: the spent figures
- * and the cursor that says how far they reach are of the same instant. */
+ * and the cursor that says how far they reach are of the same instant.
+ *
+ * Summing a month of every tenant is the dear part. A snapshot that is made after another one takes
+ * its figures over, with their watermark, and sums only whom the other one did not know. */
 #include "ledger/snapshot_impl.h"
 
 #include <stdio.h>
@@ -7,7 +10,9 @@
 struct loader {
     struct pg *p;
     struct snapshot *s;
-    struct str now_us; /* text parameter */
+    const struct snapshot *known;     /* whose figures are taken over; NULL: none */
+    bool *tenant_is_new, *key_is_new; /* [n_tenants], [n_keys]: to be summed; owned */
+    struct str now_us;                /* text parameter */
     struct str gateway;
     struct err *e;
 };
@@ -79,22 +84,28 @@ static struct quota_limits limits_at(const struct pg_rows *r, int row, int colum
     "microsecond' AS now_at) c)"
 #define MICROS(x) "(extract(epoch FROM " x ") * 1000000)::bigint"
 
+/* The figures stay true for the same tenant in the same month of the same zone. */
+static bool tenant_take_over(const struct snapshot *known, struct snap_tenant *t)
+{
+    const struct snap_tenant *old = known != NULL ? snapshot_tenant(known, t->tenant_id) : NULL;
+
+    if (old == NULL || old->month_from_us != t->month_from_us ||
+        old->month_until_us != t->month_until_us) {
+        return false;
+    }
+    t->spent_nusd = old->spent_nusd;
+    t->suspense_nusd = old->suspense_nusd;
+    return true;
+}
+
 static bool tenants_load(struct loader *l)
 {
     static const char sql[] =
         "SELECT t.tenant_id, t.name, t.scope_salt, t.timezone, t.disabled, q.d1, q.d2, q.d3, q.d4, "
-        "q.d5, COALESCE(s.spent, 0), " MICROS("m.f") ", " MICROS(
-            "m.u") ", COALESCE(h.held, 0) FROM tenant t JOIN " MONTHS " m USING (tenant_id) "
-                   "LEFT JOIN " LIMITS_OF(
-                       "1") " q ON q.scope_id = t.tenant_id "
-                            "LEFT JOIN LATERAL (SELECT sum(budget_nusd)::bigint AS spent FROM "
-                            "usage_15m u "
-                            "WHERE u.tenant_id = t.tenant_id AND u.bucket >= m.f AND u.bucket < "
-                            "m.u) s "
-                            "ON true LEFT JOIN LATERAL (SELECT sum(hold_nusd)::bigint AS held FROM "
-                            "hold_suspense h WHERE h.tenant_id = t.tenant_id AND cleared_at IS "
-                            "NULL AND "
-                            "h.since >= m.f AND h.since < m.u) h ON true ORDER BY t.tenant_id";
+        "q.d5, " MICROS("m.f") ", " MICROS(
+            "m.u") " FROM tenant t JOIN " MONTHS
+                   " m USING (tenant_id) LEFT JOIN " LIMITS_OF(
+                       "1") " q ON q.scope_id = t.tenant_id ORDER BY t.tenant_id";
     void *items;
     struct pg_rows *r =
         rows_get(l, sql, &l->now_us, 1, sizeof(struct snap_tenant), &items, &l->s->n_tenants);
@@ -104,6 +115,7 @@ static bool tenants_load(struct loader *l)
         return false;
     }
     l->s->tenants = items;
+    l->tenant_is_new = mem_new(l->s->n_tenants + 1);
     for (i = 0; i < (int)l->s->n_tenants; i++) {
         l->s->tenants[i] = (struct snap_tenant){
             .tenant_id = (int32_t)pg_i64(r, i, 0),
@@ -112,13 +124,32 @@ static bool tenants_load(struct loader *l)
             .timezone = text(l, r, i, 3),
             .disabled = flag(r, i, 4),
             .limits = limits_at(r, i, 5),
-            .spent_nusd = pg_i64(r, i, 10),
-            .month_from_us = (uint64_t)pg_i64(r, i, 11),
-            .month_until_us = (uint64_t)pg_i64(r, i, 12),
-            .suspense_nusd = pg_i64(r, i, 13),
+            .month_from_us = (uint64_t)pg_i64(r, i, 10),
+            .month_until_us = (uint64_t)pg_i64(r, i, 11),
         };
+        l->tenant_is_new[i] = !tenant_take_over(l->known, &l->s->tenants[i]);
     }
     pg_rows_free(r);
+    return true;
+}
+
+static bool is_new_tenant(const struct loader *l, int32_t tenant_id)
+{
+    const struct snap_tenant *t = snapshot_tenant(l->s, tenant_id);
+
+    return t == NULL || l->tenant_is_new[t - l->s->tenants];
+}
+
+static bool key_take_over(const struct loader *l, struct snap_key *k)
+{
+    const struct snap_key *old =
+        is_new_tenant(l, k->tenant_id) ? NULL : snapshot_key(l->known, k->hmac);
+
+    if (old == NULL || old->key_id != k->key_id) {
+        return false;
+    }
+    k->spent_nusd = old->spent_nusd;
+    k->suspense_nusd = old->suspense_nusd;
     return true;
 }
 
@@ -126,19 +157,10 @@ static bool keys_load(struct loader *l)
 {
     static const char sql[] =
         "SELECT k.key_id, k.tenant_id, k.project_id, COALESCE(k.user_id, 0), encode(k.hmac, "
-        "'hex'), k.revoked_at IS NOT NULL, k.name, k.redacted, q.d1, q.d2, q.d3, q.d4, q.d5, "
-        "COALESCE(s.spent, 0), COALESCE(h.held, 0) FROM api_key k LEFT JOIN " LIMITS_OF(
-            "3") " q ON q.scope_id = k.key_id LEFT JOIN (SELECT u.key_id, "
-                 "sum(u.budget_nusd)::bigint AS spent FROM usage_15m u JOIN " MONTHS
-                 " m ON m.tenant_id = u.tenant_id AND u.bucket >= m.f AND u.bucket < m.u "
-                 "GROUP BY u.key_id) s ON s.key_id = k.key_id LEFT JOIN (SELECT h.key_id, "
-                 "sum(h.hold_nusd)::bigint AS held FROM hold_suspense h JOIN " MONTHS
-                 " m ON m.tenant_id = h.tenant_id AND h.since >= m.f AND h.since < m.u WHERE "
-                 "h.cleared_at IS NULL GROUP BY h.key_id) h ON h.key_id = k.key_id ORDER BY "
-                 "k.hmac";
+        "'hex'), k.revoked_at IS NOT NULL, k.name, k.redacted, q.d1, q.d2, q.d3, q.d4, q.d5 FROM "
+        "api_key k LEFT JOIN " LIMITS_OF("3") " q ON q.scope_id = k.key_id ORDER BY k.hmac";
     void *items;
-    struct pg_rows *r =
-        rows_get(l, sql, &l->now_us, 1, sizeof(struct snap_key), &items, &l->s->n_keys);
+    struct pg_rows *r = rows_get(l, sql, NULL, 0, sizeof(struct snap_key), &items, &l->s->n_keys);
     struct snap_key *k;
     int i;
 
@@ -146,6 +168,7 @@ static bool keys_load(struct loader *l)
         return false;
     }
     l->s->keys = items;
+    l->key_is_new = mem_new(l->s->n_keys + 1);
     for (i = 0; i < (int)l->s->n_keys; i++) {
         k = &l->s->keys[i];
         *k = (struct snap_key){
@@ -157,10 +180,93 @@ static bool keys_load(struct loader *l)
             .name = text(l, r, i, 6),
             .redacted = text(l, r, i, 7),
             .limits = limits_at(r, i, 8),
-            .spent_nusd = pg_i64(r, i, 13),
-            .suspense_nusd = pg_i64(r, i, 14),
         };
         CHECK(str_unhex(pg_value(r, i, 4), k->hmac, SHA256_BYTES));
+        l->key_is_new[i] = !key_take_over(l, k);
+    }
+    pg_rows_free(r);
+    return true;
+}
+
+/* ---- spent ---- */
+
+/* Tenants that are new or have new keys, as an array parameter. Returns how many. */
+static size_t tenants_to_sum(const struct loader *l, struct buf *out)
+{
+    bool *wanted = mem_new(l->s->n_tenants + 1);
+    size_t n = 0;
+
+    memcpy(wanted, l->tenant_is_new, l->s->n_tenants);
+    for (uint32_t i = 0; i < l->s->n_keys; i++) {
+        const struct snap_tenant *t = snapshot_tenant(l->s, l->s->keys[i].tenant_id);
+
+        if (l->key_is_new[i] && t != NULL) {
+            wanted[t - l->s->tenants] = true;
+        }
+    }
+    buf_init(out, (size_t)l->s->n_tenants * 12 + 3);
+    for (uint32_t i = 0; i < l->s->n_tenants; i++) {
+        if (wanted[i]) {
+            buf_printf(out, "%s%d", n++ == 0 ? "{" : ",", l->s->tenants[i].tenant_id);
+        }
+    }
+    buf_c(out, n == 0 ? "{}" : "}");
+    mem_free(wanted);
+    return n;
+}
+
+/* One row: what a tenant's key spent, and has in suspense. */
+static void sum_add(struct loader *l, const struct pg_rows *r, int row)
+{
+    const struct snap_tenant *t = snapshot_tenant(l->s, (int32_t)pg_i64(r, row, 0));
+    struct str hex = pg_value(r, row, 1);
+    const struct snap_key *k = NULL;
+    uint8_t hmac[SHA256_BYTES];
+
+    if (t != NULL && l->tenant_is_new[t - l->s->tenants]) {
+        l->s->tenants[t - l->s->tenants].spent_nusd += pg_i64(r, row, 2);
+        l->s->tenants[t - l->s->tenants].suspense_nusd += pg_i64(r, row, 3);
+    }
+    if (hex.p != NULL && str_unhex(hex, hmac, SHA256_BYTES)) {
+        k = snapshot_key(l->s, hmac);
+    }
+    if (k != NULL && l->key_is_new[k - l->s->keys]) {
+        l->s->keys[k - l->s->keys].spent_nusd += pg_i64(r, row, 2);
+        l->s->keys[k - l->s->keys].suspense_nusd += pg_i64(r, row, 3);
+    }
+}
+
+#define SUMS(of_usage, of_suspense)                                                                \
+    "WITH m AS " MONTHS " SELECT x.tenant_id, encode(k.hmac, 'hex'), sum(x.spent)::bigint, "       \
+    "sum(x.held)::bigint FROM (SELECT u.tenant_id, u.key_id, u.budget_nusd AS spent, 0::bigint "   \
+    "AS held FROM usage_15m u JOIN m ON m.tenant_id = u.tenant_id AND u.bucket >= m.f AND "        \
+    "u.bucket < m.u" of_usage " UNION ALL SELECT h.tenant_id, h.key_id, 0, h.hold_nusd FROM "      \
+    "hold_suspense h JOIN m ON m.tenant_id = h.tenant_id AND h.since >= m.f AND h.since < m.u "    \
+    "WHERE h.cleared_at IS NULL" of_suspense ") x LEFT JOIN api_key k ON k.key_id = x.key_id "     \
+    "GROUP BY x.tenant_id, x.key_id, k.hmac"
+
+/* The month so far of those that are new, each in its own zone; nothing is asked when none is. */
+static bool spent_load(struct loader *l)
+{
+    static const char all[] = SUMS("", "");
+    static const char some[] =
+        SUMS(" WHERE u.tenant_id = ANY($2::int[])", " AND h.tenant_id = ANY($2::int[])");
+    struct buf ids;
+    struct pg_rows *r = NULL;
+    size_t n = tenants_to_sum(l, &ids);
+    struct str params[2];
+
+    if (n > 0) {
+        params[0] = l->now_us;
+        params[1] = buf_view(&ids);
+        r = pg_query(l->p, l->known == NULL ? all : some, params, l->known == NULL ? 1 : 2, l->e);
+    }
+    buf_fini(&ids);
+    if (n == 0 || r == NULL) {
+        return n == 0;
+    }
+    for (int i = 0; i < pg_row_count(r); i++) {
+        sum_add(l, r, i);
     }
     pg_rows_free(r);
     return true;
@@ -278,14 +384,17 @@ static bool prices_load(struct loader *l)
     return true;
 }
 
+/* Of what is known, or of now. A cursor at 0 is only a claim: rows of older epochs may still be on
+ * their way. */
 static bool mark_load(struct loader *l, int32_t gateway_id, uint64_t wall_us)
 {
     static const char sql[] =
         "SELECT v.version, c.gw_epoch, c.last_seq, to_char((timestamptz 'epoch' + $1::bigint * "
         "interval '1 microsecond') AT TIME ZONE 'UTC', 'YYYYMM') FROM config_version v LEFT JOIN "
-        "(SELECT gw_epoch, last_seq FROM ingest_cursor WHERE gateway_id = $2::int ORDER BY "
-        "gw_epoch DESC LIMIT 1) c ON true";
+        "(SELECT gw_epoch, last_seq FROM ingest_cursor WHERE gateway_id = $2::int AND last_seq > 0 "
+        "ORDER BY gw_epoch DESC LIMIT 1) c ON true";
     const struct str params[] = {l->now_us, l->gateway};
+    const struct snapshot *k = l->known;
     struct pg_rows *r = pg_query(l->p, sql, params, 2, l->e);
 
     if (r == NULL) {
@@ -298,18 +407,19 @@ static bool mark_load(struct loader *l, int32_t gateway_id, uint64_t wall_us)
     l->s->version = (uint64_t)pg_i64(r, 0, 0);
     l->s->made_wall_us = wall_us;
     l->s->spent_gateway = gateway_id;
-    l->s->spent_epoch = (int32_t)pg_i64(r, 0, 1);
-    l->s->spent_seq = pg_i64(r, 0, 2);
-    l->s->spent_period = (int32_t)pg_i64(r, 0, 3);
+    l->s->spent_epoch = k != NULL ? k->spent_epoch : (int32_t)pg_i64(r, 0, 1);
+    l->s->spent_seq = k != NULL ? k->spent_seq : pg_i64(r, 0, 2);
+    l->s->spent_period = k != NULL ? k->spent_period : (int32_t)pg_i64(r, 0, 3);
     pg_rows_free(r);
     return true;
 }
 
-struct snapshot *snapshot_from_pg(struct pg *p, int32_t gateway_id, uint64_t wall_us, struct err *e)
+struct snapshot *snapshot_from_pg(struct pg *p, int32_t gateway_id, uint64_t wall_us,
+                                  const struct snapshot *known, struct err *e)
 {
     char now[24];
     char gateway[16];
-    struct loader l = {.p = p, .s = snapshot_new(), .e = e};
+    struct loader l = {.p = p, .s = snapshot_new(), .known = known, .e = e};
     bool ok;
 
     (void)snprintf(now, sizeof(now), "%llu", (unsigned long long)wall_us);
@@ -318,8 +428,10 @@ struct snapshot *snapshot_from_pg(struct pg *p, int32_t gateway_id, uint64_t wal
     l.gateway = str_c(gateway);
     ok = pg_exec(p, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", NULL, 0, e) &&
          mark_load(&l, gateway_id, wall_us) && tenants_load(&l) && keys_load(&l) &&
-         models_load(&l) && workers_load(&l) && prices_load(&l) &&
+         spent_load(&l) && models_load(&l) && workers_load(&l) && prices_load(&l) &&
          pg_exec(p, "COMMIT", NULL, 0, e) && e->code == ERR_NONE;
+    mem_free(l.tenant_is_new);
+    mem_free(l.key_is_new);
     if (!ok) {
         err_prefix(e, "cannot load the configuration");
         pg_rollback(p);

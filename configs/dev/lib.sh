@@ -18,7 +18,7 @@ MODEL_SHA=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 MODEL_NAME=SmolLM2-135M-Instruct
 
 PACKAGES_BUILD="gcc make cmake ninja-build pkg-config libc6-dev libnghttp2-dev libssl-dev libxxhash-dev libyaml-dev
-  libutf8proc-dev zlib1g-dev libzstd-dev libpq-dev"
+  libutf8proc-dev zlib1g-dev libzstd-dev libpq-dev libmimalloc-dev"
 PACKAGES_RUN="postgresql postgresql-client openssl curl ca-certificates python3 python3-pip python3-venv util-linux procps"
 
 if [ -t 1 ]; then BOLD=$'\e[1m' DIM=$'\e[2m' RED=$'\e[31m' OFF=$'\e[0m'; else BOLD='' DIM='' RED='' OFF=''; fi

@@ -15,7 +15,7 @@ static bool open_health(struct admin_call *a, struct buf *out, struct err *e)
 {
     (void)e;
     buf_printf(out, "{\"status\":\"ok\",\"postgres\":%s,\"ready\":%s}",
-               a->c->pg != NULL ? "true" : "false",
+               store_is_up(a->c->store) ? "true" : "false",
                atomic_load(&a->c->gw->ready) ? "true" : "false");
     return true;
 }
@@ -29,7 +29,7 @@ static bool open_metrics(struct admin_call *a, struct buf *out, struct err *e)
 
 bool admin_config(struct admin_call *a, struct config *out, struct err *e)
 {
-    out->pg = control_pg(a->c, e);
+    out->pg = store_pg(a->store, e);
     out->who = STR("admin");
     return out->pg != NULL;
 }
@@ -155,7 +155,7 @@ static bool key_create(struct admin_call *a, struct buf *out, struct err *e)
         !admin_config(a, &c, e)) {
         return false;
     }
-    auth_mint(a->c->env, a->c->gw->secrets.pepper, &key);
+    auth_mint(store_env(a->store), a->c->gw->secrets.pepper, &key);
     k.redacted = str_c(key.redacted);
     memcpy(k.hmac, key.hmac, sizeof(k.hmac));
     if (!config_key_create(&c, &k, &ids, e)) {
@@ -336,22 +336,22 @@ static bool usage_show(struct admin_call *a, struct buf *out, struct err *e)
 }
 
 const struct admin_route admin_routes[] = {
-    {HTTP_GET, "/health", ADMIN_OPEN, open_health, false, false},
-    {HTTP_GET, "/metrics", ADMIN_OPEN, open_metrics, false, false},
-    {HTTP_POST, "/admin/tenants", ADMIN_KEY, tenant_create, false, true},
-    {HTTP_GET, "/admin/tenants", ADMIN_KEY, tenant_list, false, false},
-    {HTTP_POST, "/admin/keys", ADMIN_KEY, key_create, false, true},
-    {HTTP_GET, "/admin/keys", ADMIN_KEY, key_list, false, false},
-    {HTTP_POST, "/admin/keys/revoke", ADMIN_KEY, key_revoke, false, true},
-    {HTTP_POST, "/admin/quotas", ADMIN_KEY, quota_set_call, false, true},
-    {HTTP_GET, "/admin/quotas", ADMIN_KEY, quota_show, false, false},
-    {HTTP_POST, "/admin/prices", ADMIN_KEY, price_publish, false, true},
-    {HTTP_GET, "/admin/prices", ADMIN_KEY, price_list, false, false},
-    {HTTP_POST, "/admin/workers", ADMIN_KEY, admin_worker_add, true, true},
-    {HTTP_GET, "/admin/workers", ADMIN_KEY, admin_worker_list, false, false},
-    {HTTP_POST, "/admin/workers/drain", ADMIN_KEY, worker_drain, false, true},
-    {HTTP_POST, "/admin/workers/remove", ADMIN_KEY, worker_remove, false, true},
-    {HTTP_GET, "/admin/usage", ADMIN_KEY, usage_show, false, false},
+    {HTTP_GET, "/health", ADMIN_OPEN, open_health, ADMIN_HERE, false},
+    {HTTP_GET, "/metrics", ADMIN_OPEN, open_metrics, ADMIN_HERE, false},
+    {HTTP_POST, "/admin/tenants", ADMIN_KEY, tenant_create, ADMIN_STORE, true},
+    {HTTP_GET, "/admin/tenants", ADMIN_KEY, tenant_list, ADMIN_STORE, false},
+    {HTTP_POST, "/admin/keys", ADMIN_KEY, key_create, ADMIN_STORE, true},
+    {HTTP_GET, "/admin/keys", ADMIN_KEY, key_list, ADMIN_STORE, false},
+    {HTTP_POST, "/admin/keys/revoke", ADMIN_KEY, key_revoke, ADMIN_STORE, true},
+    {HTTP_POST, "/admin/quotas", ADMIN_KEY, quota_set_call, ADMIN_STORE, true},
+    {HTTP_GET, "/admin/quotas", ADMIN_KEY, quota_show, ADMIN_STORE, false},
+    {HTTP_POST, "/admin/prices", ADMIN_KEY, price_publish, ADMIN_STORE, true},
+    {HTTP_GET, "/admin/prices", ADMIN_KEY, price_list, ADMIN_STORE, false},
+    {HTTP_POST, "/admin/workers", ADMIN_KEY, admin_worker_add, ADMIN_LATER, true},
+    {HTTP_GET, "/admin/workers", ADMIN_KEY, admin_worker_list, ADMIN_HERE, false},
+    {HTTP_POST, "/admin/workers/drain", ADMIN_KEY, worker_drain, ADMIN_STORE, true},
+    {HTTP_POST, "/admin/workers/remove", ADMIN_KEY, worker_remove, ADMIN_STORE, true},
+    {HTTP_GET, "/admin/usage", ADMIN_KEY, usage_show, ADMIN_STORE, false},
 };
 const size_t admin_routes_count = ARRAY_LEN(admin_routes);
 
@@ -398,31 +398,34 @@ static void call_free(struct env_task *t)
     struct admin_call *a = CONTAINER_OF(t, struct admin_call, end_task);
 
     buf_fini(&a->body);
+    buf_fini(&a->out);
     buf_fini(&a->probed);
     arena_fini(&a->arena);
     mem_free(a);
 }
 
-static void call_end(struct admin_call *a)
+/* Whoever answered: the call itself may go on without its operator. */
+static void operator_gone(struct admin_call *a)
 {
-    admin_worker_add_drop(a);
     if (a->stream != NULL) {
         http_stream_set_user(a->stream, NULL);
         a->stream = NULL;
     }
+}
+
+static void call_end(struct admin_call *a)
+{
+    admin_worker_add_drop(a);
+    env_timer_disarm(a->c->env, &a->late);
+    operator_gone(a);
     a->end_task.run = call_free;
     env_defer(a->c->env, &a->end_task);
 }
 
 void admin_answer(struct admin_call *a, const struct buf *out, const struct err *e)
 {
-    struct err reload = {.code = ERR_NONE};
     bool metrics = a->route->run == open_metrics;
 
-    if (e->code == ERR_NONE && a->route->changes && !control_reload(a->c, &reload)) {
-        log_event(a->c->gw->log, LOG_WARN, env_wall_us(a->c->env), "reload_failed", "%s",
-                  reload.text);
-    }
     if (a->stream != NULL) {
         if (e->code != ERR_NONE) {
             send_error(a->stream, e);
@@ -435,6 +438,65 @@ void admin_answer(struct admin_call *a, const struct buf *out, const struct err 
     }
     call_end(a);
 }
+
+/* ---- the store ---- */
+
+static void job_done(struct store_job *j)
+{
+    struct admin_call *a = CONTAINER_OF(j, struct admin_call, job);
+
+    a->store = NULL;
+    admin_answer(a, &a->out, &j->e);
+}
+
+/* The operator hears of it; the job, if it runs, still comes to its end. */
+static void store_is_late(struct env_timer *t)
+{
+    struct admin_call *a = CONTAINER_OF(t, struct admin_call, late);
+    struct err e = {.code = ERR_NONE};
+
+    if (store_withdraw(&a->job)) {
+        err_set(&e, ERR_UNAVAILABLE, "Postgres does not answer: nothing was done");
+    } else if (a->route->changes) {
+        err_set(&e, ERR_UNAVAILABLE,
+                "Postgres does not answer: whether the change was made is not known yet. Look "
+                "before you try again");
+    } else {
+        err_set(&e, ERR_UNAVAILABLE, "Postgres does not answer");
+    }
+    if (a->stream != NULL) {
+        send_error(a->stream, &e);
+        operator_gone(a);
+    }
+}
+
+void admin_to_store(struct admin_call *a, bool (*run)(struct store_job *j, struct store *s))
+{
+    struct err e = {.code = ERR_NONE};
+
+    a->waiting = true;
+    a->job.run = run;
+    a->job.done = job_done;
+    if (!store_put(a->c->store, &a->job, &e)) {
+        admin_answer(a, &a->out, &e);
+        return;
+    }
+    a->late.fire = store_is_late;
+    env_timer_arm(a->c->env, &a->late, env_now_us(a->c->env) + ADMIN_STORE_US);
+}
+
+static bool run_on_store(struct store_job *j, struct store *s)
+{
+    struct admin_call *a = CONTAINER_OF(j, struct admin_call, job);
+
+    a->store = s;
+    if (!a->route->run(a, &a->out, &j->e)) {
+        err_set(&j->e, ERR_IO, "failed");
+    }
+    return j->e.code == ERR_NONE && a->route->changes;
+}
+
+/* ---- the listener ---- */
 
 static bool key_is_right(const struct control *c, const struct http_head *h)
 {
@@ -460,7 +522,6 @@ static const struct admin_route *route_of(const struct http_head *h, bool *path_
 
 static void run_call(struct admin_call *a)
 {
-    struct buf out;
     struct err e = {.code = ERR_NONE};
 
     if (a->route->method == HTTP_POST) {
@@ -471,18 +532,19 @@ static void run_call(struct admin_call *a)
         }
         a->in = root;
     }
-    buf_init(&out, ADMIN_ANSWER_BYTES_MAX);
-    if (e.code == ERR_NONE && a->route->later) {
-        a->waiting = true;
-        if (a->route->run(a, &out, &e)) {
-            buf_fini(&out);
-            return; /* admin_answer comes later */
-        }
-    } else if (e.code == ERR_NONE && !a->route->run(a, &out, &e) && e.code == ERR_NONE) {
-        err_set(&e, ERR_IO, "failed");
+    if (e.code == ERR_NONE && a->route->where == ADMIN_STORE) {
+        admin_to_store(a, run_on_store);
+        return;
     }
-    admin_answer(a, &out, &e);
-    buf_fini(&out);
+    a->waiting = a->route->where == ADMIN_LATER;
+    if (e.code == ERR_NONE && a->route->run(a, &a->out, &e)) {
+        if (a->waiting) {
+            return; /* its end comes by itself */
+        }
+    } else {
+        err_set(&e, ERR_IO, "failed"); /* the first story stays */
+    }
+    admin_answer(a, &a->out, &e);
 }
 
 static void on_head(void *ctx, struct http_stream *s, const struct http_head *h)
@@ -522,10 +584,11 @@ static void on_head(void *ctx, struct http_stream *s, const struct http_head *h)
     a->c = c;
     a->stream = s;
     a->route = route;
-    a->query = h->query;
     buf_init(&a->body, ADMIN_BODY_BYTES_MAX);
+    buf_init(&a->out, ADMIN_ANSWER_BYTES_MAX);
     buf_init(&a->probed, 4u << 20);
     arena_init(&a->arena, 16u << 20);
+    a->query = arena_str(&a->arena, h->query); /* the head may go before the job ends */
     http_stream_set_user(s, a);
     http_stream_continue(s);
     if (!h->body) {
@@ -574,7 +637,7 @@ static void on_close(void *ctx, struct http_stream *s, enum http_close why)
     a->stream = NULL;
     if (!a->waiting) {
         call_end(a);
-    } /* else the change goes on; its end comes in admin_answer */
+    } /* else it goes on; its end comes in admin_answer */
 }
 
 static void on_drain(void *ctx, struct http_stream *s)

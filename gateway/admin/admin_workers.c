@@ -42,30 +42,36 @@ static struct str url_of(const struct admin_call *a)
     return s;
 }
 
-static void add_with(struct admin_call *a, const struct str *models, size_t n)
+static bool add_on_store(struct store_job *j, struct store *s)
 {
+    struct admin_call *a = CONTAINER_OF(j, struct admin_call, job);
     struct config c;
-    struct buf out;
+
+    a->store = s;
+    return admin_config(a, &c, &j->e) &&
+           config_worker_add(&c, url_of(a), engine_of(a), a->models, a->n_models, &a->out, &j->e);
+}
+
+/* Its models are known. */
+static void add_now(struct admin_call *a)
+{
     struct err e = {.code = ERR_NONE};
 
-    buf_init(&out, ADMIN_ANSWER_BYTES_MAX);
-    if (n == 0) {
+    admin_worker_add_drop(a);
+    if (a->n_models == 0) {
         err_set(&e, ERR_INPUT, "the worker lists no models; name them with --model");
-    } else if (admin_config(a, &c, &e) &&
-               !config_worker_add(&c, url_of(a), engine_of(a), models, n, &out, &e)) {
-        CHECK(e.code != ERR_NONE);
+        admin_answer(a, &a->out, &e);
+        return;
     }
-    admin_answer(a, &out, &e);
-    buf_fini(&out);
+    admin_to_store(a, add_on_store);
 }
 
 static void add_failed(struct admin_call *a, const char *why)
 {
     struct err e = {.code = ERR_NONE};
-    struct buf none = {0};
 
     err_set(&e, ERR_INPUT, STR_FMT " does not look like a worker: %s", STR_ARG(url_of(a)), why);
-    admin_answer(a, &none, &e);
+    admin_answer(a, &a->out, &e);
 }
 
 static void probe_head(void *user, unsigned status, const struct http_fields *f)
@@ -84,10 +90,8 @@ static void probe_body(void *user, const void *p, size_t n)
 static void probe_end(void *user)
 {
     struct admin_call *a = user;
-    struct str models[CONFIG_WORKER_MODELS_MAX];
     struct err e = {.code = ERR_NONE};
     const struct json *root, *data;
-    size_t n = 0;
 
     a->probe = NULL;
     if (a->probe_status == 401 && engine_of(a) == ENGINE_TOLLGATE) {
@@ -111,15 +115,15 @@ static void probe_end(void *user)
     for (const struct json *m = data->child; m != NULL; m = m->next) {
         const struct json *id = json_get(m, STR("id"));
 
-        if (n == CONFIG_WORKER_MODELS_MAX) {
+        if (a->n_models == CONFIG_WORKER_MODELS_MAX) {
             add_failed(a, "it lists more models than a worker may have; name them with --model");
             return;
         }
         if (id != NULL && id->type == JSON_STRING && id->text.n > 0) {
-            models[n++] = id->text;
+            a->models[a->n_models++] = id->text;
         }
     }
-    add_with(a, models, n);
+    add_now(a);
 }
 
 static void probe_fail(void *user, enum http_fail why, bool sent)
@@ -178,12 +182,10 @@ static void resolved(struct env_dns *d, const struct env_addr *addr, struct err 
     probe_start(a, addr, str_of(url.p + 7, url.n - 7));
 }
 
-static bool named_models(const struct admin_call *a, struct str models[CONFIG_WORKER_MODELS_MAX],
-                         size_t *n, struct err *e)
+static bool named_models(struct admin_call *a, struct err *e)
 {
     const struct json *list = json_get(a->in, STR("models"));
 
-    *n = 0;
     if (json_is_absent(list)) {
         return true;
     }
@@ -194,10 +196,10 @@ static bool named_models(const struct admin_call *a, struct str models[CONFIG_WO
         if (m->type != JSON_STRING || m->text.n == 0 || m->text.n > 200) {
             return err_set(e, ERR_INPUT, "'models' must be a list of names of 1 to 200 bytes");
         }
-        if (*n == CONFIG_WORKER_MODELS_MAX) {
+        if (a->n_models == CONFIG_WORKER_MODELS_MAX) {
             return err_set(e, ERR_LIMIT, "at most %d models a worker", CONFIG_WORKER_MODELS_MAX);
         }
-        models[(*n)++] = m->text;
+        a->models[a->n_models++] = m->text;
     }
     return true;
 }
@@ -238,22 +240,20 @@ static bool url_parts(struct str url, struct str *name, uint16_t *port, struct e
 
 bool admin_worker_add(struct admin_call *a, struct buf *out, struct err *e)
 {
-    struct str models[CONFIG_WORKER_MODELS_MAX], name;
-    struct str url = url_of(a);
+    struct str url = url_of(a), name;
     struct env_addr addr;
     struct err not_numeric = {.code = ERR_NONE};
     uint16_t port = 0;
-    size_t n;
 
     (void)out;
     if (engine_of(a) == 0) {
         return err_set(e, ERR_INPUT, "'engine' must be tollgate or openai");
     }
-    if (!url_parts(url, &name, &port, e) || !named_models(a, models, &n, e)) {
+    if (!url_parts(url, &name, &port, e) || !named_models(a, e)) {
         return false;
     }
-    if (n > 0) {
-        add_with(a, models, n);
+    if (a->n_models > 0) {
+        add_now(a);
         return true;
     }
     if (os_addr_parse(str_of(url.p + 7, url.n - 7), &addr, &not_numeric)) {

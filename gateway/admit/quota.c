@@ -77,6 +77,29 @@ int32_t quota_period(uint64_t wall_us)
     return period_of_month(month_of(wall_us));
 }
 
+/* The zone's edges come with the snapshot (Postgres knows zones): its middle is in that month
+ * everywhere. An older snapshot's month may be over; the next one follows it. */
+static int32_t zone_month(const struct quota_zone *z, uint64_t wall_us)
+{
+    if (z->until_us <= z->from_us) {
+        return month_of(wall_us);
+    }
+    return month_of(z->from_us + (z->until_us - z->from_us) / 2) + (wall_us >= z->until_us) -
+           (wall_us < z->from_us);
+}
+
+static struct quota_zone zone_of(const struct snap_tenant *t)
+{
+    return (struct quota_zone){t->month_from_us, t->month_until_us};
+}
+
+int32_t quota_period_of(const struct snap_tenant *t, uint64_t wall_us)
+{
+    struct quota_zone z = zone_of(t);
+
+    return period_of_month(zone_month(&z, wall_us));
+}
+
 /* Only this month and the last are kept: a clock that was set back further counts in the last. */
 static int32_t tenant_month(struct quota_tenant *t, int32_t month)
 {
@@ -86,39 +109,59 @@ static int32_t tenant_month(struct quota_tenant *t, int32_t month)
     return month < t->month - 1 ? t->month - 1 : month;
 }
 
-static void seed(struct quota *q, int32_t tenant_id, int32_t key_id, bool both, int32_t month,
-                 int64_t nusd)
+/* Into the tenant (key_id 0), the key, or both. Under the tenant's lock. */
+static void seed(struct quota_tenant *t, int32_t key_id, bool both, int32_t month, int64_t nusd)
 {
-    struct quota_tenant *t = tenants_get(&q->tenants, tenant_id);
     struct scope *s;
 
-    if (t == NULL) {
-        return; /* its requests are refused with QUOTA_FULL too */
+    if (month < t->month - 1) {
+        return;
     }
-    pthread_mutex_lock(&t->lock);
-    if (month >= t->month - 1) {
-        tenant_month(t, month);
-        if (key_id == 0 || both) {
-            scope_seed(&t->own, month, nusd);
-        }
-        if (key_id != 0 && (s = tenant_key_get(t, key_id)) != NULL) {
-            scope_seed(s, month, nusd);
-        }
+    tenant_month(t, month);
+    if (key_id == 0 || both) {
+        scope_seed(&t->own, month, nusd);
     }
-    pthread_mutex_unlock(&t->lock);
+    if (key_id != 0 && (s = tenant_key_get(t, key_id)) != NULL) {
+        scope_seed(s, month, nusd);
+    }
 }
 
 void quota_seed(struct quota *q, int32_t tenant_id, int32_t key_id, int32_t period,
                 int64_t spent_nusd)
 {
+    struct quota_tenant *qt = tenants_get(&q->tenants, tenant_id);
+
     CHECK(period >= 197001 && period % 100 >= 1 && period % 100 <= 12);
-    seed(q, tenant_id, key_id, false, month_of_period(period), spent_nusd);
+    if (qt == NULL) {
+        return; /* its requests are refused with QUOTA_FULL too */
+    }
+    pthread_mutex_lock(&qt->lock);
+    seed(qt, key_id, false, month_of_period(period), spent_nusd);
+    pthread_mutex_unlock(&qt->lock);
+}
+
+void quota_seed_zone(struct quota *q, const struct snap_tenant *t)
+{
+    struct quota_tenant *qt = tenants_get(&q->tenants, t->tenant_id);
+
+    if (qt != NULL) {
+        pthread_mutex_lock(&qt->lock);
+        qt->zone = zone_of(t);
+        pthread_mutex_unlock(&qt->lock);
+    }
 }
 
 void quota_seed_charge(struct quota *q, int32_t tenant_id, int32_t key_id, uint64_t occurred_us,
                        int64_t nusd)
 {
-    seed(q, tenant_id, key_id, true, month_of(occurred_us), nusd);
+    struct quota_tenant *qt = tenants_get(&q->tenants, tenant_id);
+
+    if (qt == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&qt->lock);
+    seed(qt, key_id, true, zone_month(&qt->zone, occurred_us), nusd);
+    pthread_mutex_unlock(&qt->lock);
 }
 
 /* What nobody can say goes on counting as it was held: Postgres has it as suspense. */
@@ -194,7 +237,8 @@ void quota_reserve(struct quota *q, struct env *env, struct quota_hold *h,
                              .verdict = {.answer = QUOTA_FULL}};
     if (qt != NULL) {
         pthread_mutex_lock(&qt->lock);
-        a.month = tenant_month(qt, month_of(env_wall_us(env)));
+        qt->zone = zone_of(t);
+        a.month = tenant_month(qt, zone_month(&qt->zone, env_wall_us(env)));
         if ((key = tenant_key_get(qt, k->key_id)) != NULL) {
             hold_take(qt, key, h, t, k, &a);
         }

@@ -1,8 +1,9 @@
 /* quota.h - how much a tenant or key may still spend: the local store (one gateway, no Redis).
  *
  * Owns the holds in flight. Knows tenants, tokens and money; never HTTP, never a prompt. Rates are
- * GCRA with a burst of one minute's limit; budgets are calendar counters {spent, held} of the UTC
- * month in nano-USD, rounded up per event. All scopes (tenant, then key) and dimensions are one
+ * GCRA with a burst of one minute's limit; budgets are calendar counters {spent, held} of the
+ * month in the tenant's time zone, in nano-USD, rounded up per event; the snapshot brings the
+ * month's edges as instants. All scopes (tenant, then key) and dimensions are one
  * all-or-nothing step under one short lock per tenant; a refusal writes nothing.
  * A hold belongs to the month it was taken in, also when it ends in the next.
  * Invariant 1 (no overshoot: spent + held <= limit, settled <= held) is guarded by
@@ -74,11 +75,16 @@ struct quota *quota_new(void);
 void quota_free(struct quota *q);
 
 int32_t quota_period(uint64_t wall_us); /* YYYYMM of the UTC month */
+/* YYYYMM of the tenant's own month: the one of its edges, or the one before or after. A tenant
+ * without edges has UTC months. */
+int32_t quota_period_of(const struct snap_tenant *t, uint64_t wall_us);
 
 /* What one scope had spent before us. Called at start for every scope; adds (so call once each).
  * key_id 0: the tenant itself. period: YYYYMM; CHECKed. */
 void quota_seed(struct quota *q, int32_t tenant_id, int32_t key_id, int32_t period,
                 int64_t spent_nusd);
+/* The edges of its month, for what is seeded by instant before its first request. */
+void quota_seed_zone(struct quota *q, const struct snap_tenant *t);
 /* What one attempt of an older life cost, or what it held while nobody can say (suspense): adds to
  * the tenant and to the key, in the month of occurred_us. */
 void quota_seed_charge(struct quota *q, int32_t tenant_id, int32_t key_id, uint64_t occurred_us,

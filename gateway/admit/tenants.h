@@ -12,10 +12,15 @@
 
 #define TENANT_SLOTS (QUOTA_TENANTS_MAX * 2) /* half full at most: probes stay short, and end */
 
+struct quota_zone { /* a month in the tenant's time zone, as instants; zeros: UTC months */
+    uint64_t from_us, until_us;
+};
+
 struct quota_tenant {
     int32_t tenant_id;
     pthread_mutex_t lock; /* over all below */
-    int32_t month;        /* newest seen; 0: none */
+    struct quota_zone zone;
+    int32_t month; /* newest seen; 0: none */
     struct scope own;
     struct scope *keys; /* [key_slots], a power of two; at most half full */
     uint32_t key_slots, n_keys;

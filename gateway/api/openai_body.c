@@ -1,4 +1,6 @@
-/* openai_body.c - the request as an engine gets it: re-serialised from the checked tree.
+/* openai_body.c - the request as an engine gets it: written from the checked tree. Lists and
+ * objects that we did not change are copied in the client's own spelling: the parser refused
+ * duplicate keys, bad UTF-8 and whatever else an engine could read in another way.
  *
  * Our worker gets an allow-list. Another engine gets what the client sent, also what we don't know,
  * but three kinds of fields: those we write ourselves, those that end at the gateway, and those
@@ -162,7 +164,7 @@ void openai_engine_body(const struct openai_request *r, enum engine_kind kind,
     for (const struct json *m = r->root->child; m != NULL; m = m->next) {
         if (goes_out(r, kind, m)) {
             jw_key(&w, m->key);
-            jw_value(&w, m);
+            jw_source(&w, m);
         }
     }
     if (max_tokens >= 0) {

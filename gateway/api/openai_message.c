@@ -74,6 +74,7 @@ struct place {
     struct openai_request *r;
     struct api_error *e;
     unsigned message;
+    bool changed; /* a message no longer is what its source says */
 };
 
 static bool fault(const struct place *at, const char *below, const char *what)
@@ -133,9 +134,30 @@ static bool check_part(const struct place *at, const struct json *part, unsigned
     return true;
 }
 
-static bool check_content(const struct place *at, const struct json *message, bool may_lack)
+/* A message's members, looked up in one walk. */
+enum field { ROLE, CONTENT, CALLS, NAME, CALL_ID, REASONING, FIELDS };
+struct fields {
+    struct json *of[FIELDS];
+};
+
+static struct fields fields_of(const struct json *message)
 {
-    const struct json *content = json_get(message, STR("content"));
+    static const struct str keys[FIELDS] = {
+        [ROLE] = {"role", 4},
+        [CONTENT] = {"content", 7},
+        [CALLS] = {"tool_calls", 10},
+        [NAME] = {"name", 4},
+        [CALL_ID] = {"tool_call_id", 12},
+        [REASONING] = {"reasoning_content", 17},
+    };
+    struct fields f;
+
+    json_pick(message, keys, f.of, FIELDS);
+    return f;
+}
+
+static bool check_content(const struct place *at, const struct json *content, bool may_lack)
+{
     unsigned i = 0;
 
     if (json_is_absent(content)) {
@@ -179,9 +201,8 @@ static bool check_call(const struct place *at, const struct json *call, unsigned
     return true;
 }
 
-static bool check_calls(const struct place *at, const struct json *message)
+static bool check_calls(const struct place *at, const struct json *calls)
 {
-    const struct json *calls = json_get(message, STR("tool_calls"));
     unsigned i = 0;
 
     if (json_is_absent(calls)) {
@@ -199,11 +220,8 @@ static bool check_calls(const struct place *at, const struct json *message)
 }
 
 /* A string that templates may show; absent is fine. */
-static bool check_label(const struct place *at, const struct json *message, struct str key,
-                        const char *below)
+static bool check_label(const struct place *at, const struct json *v, const char *below)
 {
-    const struct json *v = json_get(message, key);
-
     if (json_is_absent(v)) {
         return true;
     }
@@ -214,17 +232,18 @@ static bool check_label(const struct place *at, const struct json *message, stru
     return true;
 }
 
-static bool check_tool_message(const struct place *at, const struct json *message)
+static bool check_tool_message(const struct place *at, const struct fields *f)
 {
-    if (!openai_is_string(json_get(message, STR("tool_call_id")))) {
+    if (!openai_is_string(f->of[CALL_ID])) {
         return fault(at, ".tool_call_id", "a string is expected in a message of role tool");
     }
-    return check_content(at, message, false);
+    return check_content(at, f->of[CONTENT], false);
 }
 
-static bool check_message(const struct place *at, struct json *message)
+static bool check_message(struct place *at, struct json *message)
 {
-    struct json *role = json_get(message, STR("role"));
+    struct fields f = fields_of(message);
+    struct json *role = f.of[ROLE];
     struct str name = openai_is_string(role) ? role->text : STR("");
     bool sound;
 
@@ -233,21 +252,23 @@ static bool check_message(const struct place *at, struct json *message)
     }
     if (str_eq(name, STR("developer"))) { /* few engines know it, some drop it silently */
         role->text = STR("system");
-        sound = check_content(at, message, false);
+        message->text = (struct str){NULL, 0}; /* its source says something else now */
+        at->changed = true;
+        sound = check_content(at, f.of[CONTENT], false);
     } else if (str_eq(name, STR("system")) || str_eq(name, STR("user"))) {
-        sound = check_content(at, message, false);
+        sound = check_content(at, f.of[CONTENT], false);
     } else if (str_eq(name, STR("assistant"))) {
-        sound = check_content(at, message, true) && check_calls(at, message);
+        sound = check_content(at, f.of[CONTENT], true) && check_calls(at, f.of[CALLS]);
     } else if (str_eq(name, STR("tool"))) {
-        sound = check_tool_message(at, message);
+        sound = check_tool_message(at, &f);
     } else if (str_eq(name, STR("function"))) {
-        sound = check_content(at, message, true);
+        sound = check_content(at, f.of[CONTENT], true);
     } else {
         return fault(at, ".role", "expected system, developer, user, assistant, tool or function");
     }
-    return sound && check_label(at, message, STR("name"), ".name") &&
-           check_label(at, message, STR("tool_call_id"), ".tool_call_id") &&
-           check_label(at, message, STR("reasoning_content"), ".reasoning_content");
+    return sound && check_label(at, f.of[NAME], ".name") &&
+           check_label(at, f.of[CALL_ID], ".tool_call_id") &&
+           check_label(at, f.of[REASONING], ".reasoning_content");
 }
 
 bool openai_check_messages(struct openai_request *r, const struct json *root, struct api_error *e)
@@ -269,6 +290,9 @@ bool openai_check_messages(struct openai_request *r, const struct json *root, st
             return false;
         }
         at.message++;
+    }
+    if (at.changed) {
+        messages->text = (struct str){NULL, 0};
     }
     r->messages = messages->count;
     return true;
@@ -340,6 +364,7 @@ bool openai_check_tools(struct openai_request *r, const struct json *root, struc
         if (!str_eq(type->text, STR("function"))) {
             *link = (*link)->next; /* hosted kinds: refusing them would stop whole agents */
             tools->count--;
+            tools->text = (struct str){NULL, 0};
             continue;
         }
         if (!check_tool(*link, i, e)) {

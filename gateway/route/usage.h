@@ -54,10 +54,13 @@ struct usage_whole {
     enum finish finish;
     struct usage_count usage;
     uint64_t text_bytes;
+    bool is_error; /* false was answered, and the engine says itself that it did not do it */
 };
 /* A 200 body. false: e says (in-band error, no choices, no reason, cut short: 502). */
 MUST_USE bool usage_read_whole(struct usage_calls *calls, struct arena *a, enum endpoint ep,
                                struct str body, struct usage_whole *out, struct api_error *e);
+/* Of a 200 body that broke off: how many bytes of the answer's text came, escapes as they stand. */
+uint64_t usage_part_bytes(enum endpoint ep, struct str body);
 /* The same answer as the one piece of a stream: the client asked for one, the engine did not. Once
  * only: the tree gets the indexes of its calls. false: arena exhausted. */
 MUST_USE bool usage_whole_delta(struct arena *a, enum endpoint ep, const struct usage_whole *w,

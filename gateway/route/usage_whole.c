@@ -72,6 +72,7 @@ bool usage_read_whole(struct usage_calls *calls, struct arena *a, enum endpoint 
 
     *out = (struct usage_whole){0};
     if (root != NULL && usage_is_error(root)) {
+        out->is_error = true;
         usage_read_inband(root, e);
         return false;
     }
@@ -81,6 +82,25 @@ bool usage_read_whole(struct usage_calls *calls, struct arena *a, enum endpoint 
     }
     usage_read_count(json_get(root, STR("usage")), &out->usage);
     return true;
+}
+
+uint64_t usage_part_bytes(enum endpoint ep, struct str body)
+{
+    struct str key = ep == ENDPOINT_CHAT ? STR("\"content\"") : STR("\"text\"");
+    size_t at = str_find(body, key), begin;
+
+    if (at == SIZE_MAX) {
+        return 0;
+    }
+    for (at += key.n; at < body.n && (body.p[at] == ':' || body.p[at] == ' '); at++) {
+    }
+    if (at == body.n || body.p[at] != '"') {
+        return 0; /* null, parts: nothing that could be counted */
+    }
+    for (begin = ++at; at < body.n && body.p[at] != '"'; at++) {
+        at += body.p[at] == '\\';
+    }
+    return size_min(at, body.n) - begin;
 }
 
 /* Whole calls have no index, a delta's must. */

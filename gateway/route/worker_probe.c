@@ -51,10 +51,12 @@ static void probe_fail(void *user, enum http_fail why, bool sent)
 {
     struct fleet_worker *fw = user;
 
-    (void)why;
     (void)sent;
     fw->probe = NULL;
-    probe_result(fw, false);
+    if (why != HTTP_FAIL_CONNECT ||
+        !worker_connect_is_our_want(fw->fleet->env, &fw->w, fw->probe_us)) {
+        probe_result(fw, false);
+    } /* else nothing was learned of it */
 }
 
 static void probe_fire(struct env_timer *t)
@@ -71,6 +73,7 @@ static void probe_fire(struct env_timer *t)
         probe_result(fw, false);
         return;
     }
+    fw->probe_us = now;
     fw->probe = http_call_start(fw->origin, &req, &events, fw);
 }
 

@@ -57,6 +57,20 @@ def test_foreign_engines_are_booked_by_what_is_known(gate):
     assert r["outcome"] == OUTCOME["worker_error"] and r["tok_in_uncached"] >= 1
 
 
+@pytest.mark.parametrize("order", ["@end=1", "@cut=1"])
+def test_a_whole_answer_of_a_foreign_engine_that_breaks_off_is_not_asked_for_again(order):
+    """Half of a 200's body came: it was produced, once. The row says so, and no other engine is asked."""
+    with Instance(workers=0, openai=2) as g:
+        text = "half-of-it @tokens=40 %s" % order
+        r = g.post(g.body(text, model="scripted-openai"))
+        assert r.status_code == 502, r.text
+        assert len(g.seen("half-of-it")) == 1, "it ran twice"
+        row = g.row(r.headers["x-request-id"])
+        assert (row["outcome"], row["usage_state"], row["http_status"]) == (OUTCOME["worker_error"], STATE["estimated"], 502)
+        assert 1 <= row["tok_out"] <= 64 and row["tok_in_uncached"] >= 1
+        assert g.sql("SELECT count(*) n FROM usage_event")[0]["n"] == 1
+
+
 def test_failures_before_content_cost_nothing(gate):
     for text in ("f500 @status=500", "f429 @status=429", "finband @inband"):
         assert gate.post(gate.body(text)).status_code >= 400

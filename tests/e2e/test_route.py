@@ -1,5 +1,8 @@
 """Where requests go: retries, prefixes, what the rows say about it."""
+import os
+import socket
 import threading
+import time
 
 from checks import OUTCOME, envelope
 from instance import Instance, until
@@ -181,3 +184,41 @@ def test_load_is_spread(gate):
     [t.join(20) for t in ts]
     per = [len(gate.seen("spread-", [p])) for p in gate.worker_ports]
     assert sum(per) == 12 and min(per) >= 3, per
+
+
+def test_our_own_want_of_descriptors_is_no_fault_of_the_worker():
+    """No descriptor is left for a connection to the worker: 503, and the worker stays up."""
+    most = 120
+    with Instance(workers=1, loops=1, wrap=["prlimit", "--nofile=%d:%d" % (most, most)]) as g:
+        def of_workers():
+            return [e["event"] for e in g.log_events() if e.get("event") in ("worker_up", "worker_down")]
+
+        def descriptors():
+            return len(os.listdir("/proc/%d/fd" % g.procs["gateway"].p.pid))
+
+        long, short, out, socks = g.http(), g.http(), [], []
+        assert short.get("/v1/models").status_code == 200
+        before = of_workers()
+        t = threading.Thread(target=lambda: out.append(g.stream("holder @tokens=120 @rate=20", client=long, max_tokens=200)))
+        t.start()
+        until(lambda: g.seen("holder"), 5, "the kept connection to the worker is in use")
+        try:
+            for _ in range(most + 20):  # some wait in the backlog, so that none that gets free stays free
+                s = socket.socket()
+                s.connect(("127.0.0.1", g.p_clear))
+                socks.append(s)
+            until(lambda: descriptors() >= most, 10, "all descriptors are taken")
+            for i in range(5):
+                r = short.post("/v1/chat/completions", json=g.body("want-%d @tokens=1" % i))
+                assert r.status_code == 503 and float(r.headers["retry-after"]) >= 1, (r.status_code, r.text)
+        finally:
+            for s in socks:
+                s.close()
+        assert not g.seen("want-")
+        until(lambda: g.post(g.body("again @tokens=2")).status_code == 200, 10, "served again")
+        t.join(20)
+        out[0].clean()
+        end = time.monotonic() + 1.2  # two probes and more: a worker that had been put down would come up again
+        while time.monotonic() < end:
+            assert all(w["health"] == "up" for w in g.ctl("worker", "list")["data"])
+        assert of_workers() == before

@@ -10,8 +10,10 @@
 #include "base/buf.h"
 #include "base/env.h"
 
-#define SIM_WALL_US 1791000000000000u      /* 2026-10-03, 04:00:00 UTC */
-#define SIM_MONTH_END_US 1793491200000000u /* 2026-11-01, 00:00:00 UTC */
+#define SIM_WALL_US 1791000000000000u           /* 2026-10-03, 04:00:00 UTC */
+#define SIM_MONTH_BEGIN_US 1790812800000000u    /* 2026-10-01, 00:00:00 UTC */
+#define SIM_MONTH_END_US 1793491200000000u      /* 2026-11-01, 00:00:00 UTC */
+#define SIM_NEXT_MONTH_END_US 1796083200000000u /* 2026-12-01, 00:00:00 UTC */
 #define SIM_PORT_GATEWAY 8080
 
 /* splitmix64: small, fast, any seed is a good one. */

@@ -89,6 +89,8 @@ static struct price price_of(int32_t id, int16_t model, int64_t in, int64_t out)
 
 static void snapshot_tenants(struct world_sim *w, struct snapshot *s)
 {
+    bool over = s->made_wall_us >= SIM_MONTH_END_US;
+
     s->n_tenants = WORLD_TENANTS;
     s->tenants = arena_array(&s->arena, WORLD_TENANTS, sizeof(*s->tenants));
     s->n_keys = WORLD_KEYS;
@@ -104,8 +106,8 @@ static void snapshot_tenants(struct world_sim *w, struct snapshot *s)
                                  .limits = w->tenant_limits[i],
                                  .spent_nusd = sum.spent_nusd,
                                  .suspense_nusd = sum.suspense_nusd,
-                                 .month_from_us = SIM_WALL_US - SIM_WALL_US % 86400000000u,
-                                 .month_until_us = SIM_WALL_US * 2};
+                                 .month_from_us = over ? SIM_MONTH_END_US : SIM_MONTH_BEGIN_US,
+                                 .month_until_us = over ? SIM_NEXT_MONTH_END_US : SIM_MONTH_END_US};
     }
     for (int32_t i = 0; i < WORLD_KEYS; i++) {
         struct sums sum = sums_of(&w->store, s->spent_period, 1 + i / 2, 100 + i);
@@ -168,28 +170,6 @@ struct snapshot *gateway_snapshot(struct world_sim *w)
 }
 
 /* ---- starting ---- */
-
-static void seed_row(void *ctx, const struct entry *row)
-{
-    quota_seed_row(ctx, row);
-}
-
-static bool seed_quotas(struct world_sim *w, struct err *e)
-{
-    const struct snapshot *s = w->control.world->snap;
-    struct quota *q = w->gw->quota;
-
-    for (uint32_t i = 0; i < s->n_tenants; i++) {
-        quota_seed(q, s->tenants[i].tenant_id, 0, s->spent_period,
-                   s->tenants[i].spent_nusd + s->tenants[i].suspense_nusd);
-    }
-    for (uint32_t i = 0; i < s->n_keys; i++) {
-        quota_seed(q, s->keys[i].tenant_id, s->keys[i].key_id, s->spent_period,
-                   s->keys[i].spent_nusd + s->keys[i].suspense_nusd);
-    }
-    return recover_rows(&w->gateway_host.env, WORLD_DIR, journal_epoch(w->gw->journal),
-                        s->spent_epoch, s->spent_seq, seed_row, q, e);
-}
 
 static void say_record(struct world_sim *w, const struct record_stored *rec)
 {
@@ -350,7 +330,8 @@ bool gateway_start(struct world_sim *w)
     gw->quota = quota_new();
     gw->control = &w->control;
     if (!put_snapshot(w, &e) || !control_start(&w->control, gw, env, &e) || !open_files(w, &e) ||
-        !seed_quotas(w, &e) || (gw->loop[0] = loop_new(gw, 0, env, w->control.world, &e)) == NULL) {
+        !control_seed(&w->control, WORLD_DIR, &e) ||
+        (gw->loop[0] = loop_new(gw, 0, env, w->control.world, &e)) == NULL) {
         sim_trace(w->sim, "gateway does not start: %s", e.text);
         if (w->sim->faults.file_full + w->sim->faults.file_sync == 0 && !w->gateway_host.dead) {
             sim_fail(w->sim, "gateway does not start: %s", e.text);

@@ -219,6 +219,7 @@ static void ship_fire(struct env_timer *t)
     }
     wait = ship_step(w->gw->ship, env);
     if (!w->gateway_host.dead) {
+        (void)store_step(w->control.store, env); /* without a Postgres: it only finds none */
         env_timer_arm(env, t, env_now_us(env) + wait + sim_below(&w->rng, 5000));
     }
 }

@@ -122,6 +122,20 @@ static void developer_is_system_for_engines(void **state)
           "\"max_tokens\":7,\"stream\":false}");
 }
 
+static void lists_keep_their_spelling_unless_a_message_was_changed(void **state)
+{
+    (void)state;
+    check(ENDPOINT_CHAT, ENGINE_OPENAI,
+          "{\"model\":\"m\",\"messages\": [ {\"role\":\"user\", \"content\":\"\\u0041\"} ] }",
+          "{\"model\":\"weights\",\"messages\":[ {\"role\":\"user\", \"content\":\"\\u0041\"} ],"
+          "\"max_tokens\":7,\"stream\":false}");
+    check(ENDPOINT_CHAT, ENGINE_OPENAI,
+          "{\"model\":\"m\",\"messages\":[ {\"role\":\"developer\",\"content\":\"x\"},"
+          "{\"role\":\"user\", \"content\":\"\\u0041\"}]}",
+          "{\"model\":\"weights\",\"messages\":[{\"role\":\"system\",\"content\":\"x\"},"
+          "{\"role\":\"user\",\"content\":\"A\"}],\"max_tokens\":7,\"stream\":false}");
+}
+
 static void text_passes_code_point_by_code_point(void **state)
 {
     (void)state;
@@ -154,6 +168,7 @@ int main(void)
         cmocka_unit_test(fields_that_act_on_an_engine_never_pass),
         cmocka_unit_test(no_tools_means_no_word_about_tools),
         cmocka_unit_test(developer_is_system_for_engines),
+        cmocka_unit_test(lists_keep_their_spelling_unless_a_message_was_changed),
         cmocka_unit_test(text_passes_code_point_by_code_point),
         cmocka_unit_test(completions_send_one_string),
     };

@@ -2,6 +2,7 @@
  * end. */
 #include "ledger_world.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -94,6 +95,26 @@ static void a_server_that_never_speaks_is_given_up(void **state)
     os_env_free(env);
 }
 
+/* The backend is stopped, not gone: its socket is fine and nothing comes. */
+static void a_server_that_stops_speaking_is_found_out_by_a_ping(void **state)
+{
+    struct pg *p = world_pg(db.conninfo);
+    pid_t backend = (pid_t)world_number(p, "SELECT pg_backend_pid()");
+    struct err e = {0};
+
+    (void)state;
+    assert_true(pg_ping(p, &e));
+    if (kill(backend, SIGSTOP) != 0) {
+        skip(); /* another user's process */
+    }
+    assert_false(pg_ping(p, &e));
+    assert_int_equal(kill(backend, SIGCONT), 0);
+    assert_int_equal(e.code, ERR_UNAVAILABLE);
+    assert_non_null(strstr(e.text, "did not answer"));
+    assert_true(pg_is_broken(p));
+    pg_close(p);
+}
+
 static void a_rollback_without_a_transaction_is_fine(void **state)
 {
     struct pg *p = world_pg(db.conninfo);
@@ -115,6 +136,7 @@ int main(void)
         cmocka_unit_test(a_copy_is_in_when_its_end_says_so),
         cmocka_unit_test(a_lost_connection_is_said_and_stays_lost),
         cmocka_unit_test(a_server_that_never_speaks_is_given_up),
+        cmocka_unit_test(a_server_that_stops_speaking_is_found_out_by_a_ping),
         cmocka_unit_test(a_rollback_without_a_transaction_is_fine),
     };
     int failed;

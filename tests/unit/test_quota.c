@@ -635,9 +635,38 @@ static void names_are_the_fields_words(void **state)
     assert_string_equal(quota_scope_name((enum quota_scope)9), "none");
 }
 
+/* Auckland's October 2026 begins 11 hours before UTC's, and ends 13 before. */
+static void a_budget_month_is_the_tenants_own(void **state)
+{
+    const uint64_t hour = 3600000000, utc_november = 1793491200000000;
+    struct entry row = {.tenant_id = 1, .key_id = 11, .cost_pusd = 1000};
+    struct bed b;
+
+    (void)state;
+    bed_init(&b);
+    b.t.month_from_us = 1790812800000000 - 12 * hour;
+    b.t.month_until_us = utc_november - 13 * hour;
+    assert_int_equal(quota_period_of(&b.t, b.t.month_from_us), 202610);
+    assert_int_equal(quota_period_of(&b.t, b.t.month_from_us - 1), 202609);
+    assert_int_equal(quota_period_of(&b.t, b.t.month_until_us - 1), 202610);
+    assert_int_equal(quota_period_of(&b.t, b.t.month_until_us), 202611);
+
+    quota_seed_zone(b.q, &b.t);
+    row.occurred_us = utc_november - 13 * hour - 1;
+    quota_seed_row(b.q, &row);
+    assert_int_equal(state_of(&b, 0).period, 202610);
+    assert_int_equal(state_of(&b, 0).spent_nusd, 1);
+    row.occurred_us = utc_november - 13 * hour; /* November there, October in UTC */
+    quota_seed_row(b.q, &row);
+    assert_int_equal(state_of(&b, 0).period, 202611);
+    assert_int_equal(state_of(&b, 0).spent_nusd, 1);
+    bed_fini(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_budget_month_is_the_tenants_own),
         cmocka_unit_test(without_limits_all_is_granted_and_counted),
         cmocka_unit_test(requests_a_minute_refuse_the_fourth_and_say_when),
         cmocka_unit_test(a_small_first_request_passes_a_small_token_limit),

@@ -286,6 +286,45 @@ static void the_cursor_of_another_process_swallows_no_row(void **state)
     line_end(&l);
 }
 
+/* Two processes that read the same newest epoch: the second one is told, before it makes a row. */
+static void an_epoch_is_claimed_once_and_the_second_is_told_what_to_change(void **state)
+{
+    struct line l;
+    struct err e = {0};
+    struct pg *other;
+    bool held = true;
+    int32_t newest = -1;
+
+    (void)state;
+    line_make(&l, 23);
+    assert_true(ship_newest_epoch(l.pg, 23, &newest, &e));
+    assert_int_equal(newest, 0);
+    assert_true(ship_claim(l.pg, 23, journal_epoch(l.j), &e));
+    assert_false(ship_claim(l.pg, 23, journal_epoch(l.j), &e));
+    assert_int_equal(e.code, ERR_CONFLICT);
+    assert_non_null(strstr(e.text, "gateway_id 23"));
+    assert_non_null(strstr(e.text, "journal.dir"));
+    err_clear(&e);
+    assert_true(ship_newest_epoch(l.pg, 23, &newest, &e));
+    assert_int_equal(newest, journal_epoch(l.j));
+    other = world_pg(db.conninfo);
+    assert_true(ship_hold(other, 23, &held, &e));
+    assert_false(held);
+    assert_false(ship_claim(other, 23, journal_epoch(l.j) + 1, &e)); /* another epoch, and yet */
+    assert_int_equal(e.code, ERR_CONFLICT);
+    assert_non_null(strstr(e.text, "another gateway runs with it now"));
+    err_clear(&e);
+    assert_int_equal(world_number(other, "SELECT (current_setting('lock_timeout') = '0')::int"), 1);
+    assert_true(ship_hold(other, 24, &held, &e));
+    assert_true(held);
+    pg_close(other);
+    put(&l, row_of(&l, 1)); /* its own claim is in nobody's way */
+    ship_all(&l);
+    assert_int_equal(rows(&l, "count(*)"), 1);
+    assert_ledger_is_sound(&l);
+    line_end(&l);
+}
+
 static void a_row_of_a_closed_month_is_booked_in_this_one_as_a_correction(void **state)
 {
     struct line l;
@@ -520,6 +559,7 @@ int main(void)
         cmocka_unit_test(a_day_without_a_partition_is_made),
         cmocka_unit_test(a_wrong_clock_between_two_rows_stops_nothing),
         cmocka_unit_test(the_cursor_of_another_process_swallows_no_row),
+        cmocka_unit_test(an_epoch_is_claimed_once_and_the_second_is_told_what_to_change),
         cmocka_unit_test(a_row_of_a_closed_month_is_booked_in_this_one_as_a_correction),
         cmocka_unit_test(what_was_held_for_an_unknown_cost_goes_to_suspense),
         cmocka_unit_test(an_event_closed_twice_is_booked_once),

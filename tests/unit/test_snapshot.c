@@ -31,7 +31,7 @@ static uint64_t db_now_us(struct pg *p)
 static struct snapshot *load(struct pg *p)
 {
     struct err e = {0};
-    struct snapshot *s = snapshot_from_pg(p, 1, db_now_us(p), &e);
+    struct snapshot *s = snapshot_from_pg(p, 1, db_now_us(p), NULL, &e);
 
     if (s == NULL) {
         fail_msg("%s", e.text);
@@ -284,6 +284,98 @@ static void spent_and_cursor_are_of_one_instant(void **state)
     world_remove(dir);
 }
 
+static struct snapshot *load_after(struct pg *p, const struct snapshot *known)
+{
+    struct err e = {0};
+    struct snapshot *s = snapshot_from_pg(p, 1, db_now_us(p), known, &e);
+
+    if (s == NULL) {
+        fail_msg("%s", e.text);
+    }
+    return s;
+}
+
+#define ROLLUP_ROW(tenant, key, nusd)                                                              \
+    "INSERT INTO usage_15m (bucket, gateway_id, tenant_id, project_id, key_id, user_id, "          \
+    "tagset_id, period, model_id, tier_served, kind, n, tok_in_uncached, tok_in_cached, "          \
+    "tok_cw_5m, tok_cw_1h, tok_out, tok_reasoning, cost_pusd, list_pusd, budget_nusd, gpu_us) "    \
+    "VALUES (date_trunc('month', now()) + interval '30 minutes', 1, " tenant ", 1, " key           \
+    ", 0, 0, 202601, 1, 1, 1, 1, 1, 1, 0, 0, 1, 0, 1000, 1000, " nusd ", 0)"
+
+/* A change of configuration must not cost a pass over the month: the role may not even read it. */
+static void a_reload_takes_the_figures_over_and_sums_only_who_is_new(void **state)
+{
+    struct world_db own;
+    char as_gateway[512];
+    struct pg *owner, *p;
+    struct snapshot *first, *second, *third;
+    uint8_t hmac[SHA256_BYTES];
+
+    (void)state;
+    world_db_make(&own, false);
+    owner = world_pg(own.conninfo);
+    fill(owner);
+    world_db_as(&own, "tollgate_gateway", as_gateway);
+    p = world_pg(as_gateway);
+    first = load_after(p, NULL);
+
+    exec(owner, "REVOKE SELECT ON usage_15m, hold_suspense FROM tollgate_gateway");
+    exec(owner, ROLLUP_ROW("1", "1", "1000"));
+    exec(owner, "UPDATE ingest_cursor SET last_seq = 13 WHERE gateway_id = 1 AND gw_epoch = 5");
+    exec(owner, "UPDATE quota SET limit_value = 6000 WHERE scope_kind = 1 AND dim = 5");
+    second = load_after(p, first);
+    assert_int_equal(snapshot_tenant(second, 1)->limits.budget_month_pusd, 6000);
+    assert_int_equal(snapshot_tenant(second, 1)->spent_nusd, 17);
+    assert_int_equal(snapshot_tenant(second, 1)->suspense_nusd, 30);
+    hash_sha256("a", 1, hmac);
+    assert_int_equal(snapshot_key(second, hmac)->spent_nusd, 10);
+    assert_int_equal(second->spent_seq, 12); /* the figures' watermark, not today's cursor */
+
+    exec(owner, "GRANT SELECT ON usage_15m, hold_suspense TO tollgate_gateway");
+    exec(owner,
+         "INSERT INTO tenant (name) VALUES ('late'); INSERT INTO project (tenant_id, name) "
+         "VALUES (3, 'default'); INSERT INTO api_key (tenant_id, project_id, name, redacted, "
+         "hmac) VALUES (3, 3, 'k4', 'tg_e', sha256('e')), (1, 1, 'k5', 'tg_f', sha256('f'))");
+    exec(owner, ROLLUP_ROW("3", "4", "70"));
+    exec(owner, ROLLUP_ROW("1", "5", "8"));
+    third = load_after(p, second);
+    assert_int_equal(snapshot_tenant(third, 3)->spent_nusd, 70);
+    hash_sha256("e", 1, hmac);
+    assert_int_equal(snapshot_key(third, hmac)->spent_nusd, 70);
+    hash_sha256("f", 1, hmac);
+    assert_int_equal(snapshot_key(third, hmac)->spent_nusd, 8);
+    assert_int_equal(snapshot_tenant(third, 1)->spent_nusd, 17);
+    snapshot_unref(third);
+    third = load_after(p, NULL);
+    assert_int_equal(snapshot_tenant(third, 1)->spent_nusd, 17 + 1000 + 8);
+    assert_int_equal(third->spent_seq, 13);
+
+    snapshot_unref(first);
+    snapshot_unref(second);
+    snapshot_unref(third);
+    pg_close(p);
+    pg_close(owner);
+    world_db_drop(&own);
+}
+
+/* A claim stands in ingest_cursor before any row: rows of the epoch before it may not be in. */
+static void a_claimed_epoch_without_rows_moves_no_watermark(void **state)
+{
+    struct pg *owner = world_pg(db.conninfo);
+    struct pg *p = gateway_pg();
+    struct snapshot *s;
+
+    (void)state;
+    exec(owner, "INSERT INTO ingest_cursor VALUES (1, 6, 0)");
+    s = load(p);
+    assert_int_equal(s->spent_epoch, 5);
+    assert_int_equal(s->spent_seq, 12);
+    exec(owner, "DELETE FROM ingest_cursor WHERE gateway_id = 1 AND gw_epoch = 6");
+    snapshot_unref(s);
+    pg_close(p);
+    pg_close(owner);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -292,6 +384,8 @@ int main(void)
         cmocka_unit_test(a_file_brings_the_same_snapshot_back),
         cmocka_unit_test(a_damaged_file_is_refused_wherever_the_damage_is),
         cmocka_unit_test(spent_and_cursor_are_of_one_instant),
+        cmocka_unit_test(a_reload_takes_the_figures_over_and_sums_only_who_is_new),
+        cmocka_unit_test(a_claimed_epoch_without_rows_moves_no_watermark),
     };
     struct pg *p;
     int failed;

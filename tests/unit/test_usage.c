@@ -773,9 +773,34 @@ static void our_workers_word_is_taken(void **state)
     check_bill(&in, tokens_of(7, 0, 0, 0), USAGE_MEASURED);
 }
 
+static void of_an_answer_that_broke_off_its_text_is_counted(void **state)
+{
+    static const struct {
+        enum endpoint ep;
+        const char *body;
+        uint64_t bytes;
+    } cases[] = {
+        {ENDPOINT_CHAT, "{\"choices\":[{\"message\":{\"role\":\"assistant\",\"content\": \"abcd",
+         4},
+        {ENDPOINT_CHAT, "{\"choices\":[{\"message\":{\"content\":\"a\\\"b\"},\"fin", 4},
+        {ENDPOINT_CHAT, "{\"choices\":[{\"message\":{\"content\":\"ab\\", 3},
+        {ENDPOINT_CHAT, "{\"choices\":[{\"message\":{\"content\":null,\"tool", 0},
+        {ENDPOINT_CHAT, "{\"choices\":[{\"message\":{\"content\"", 0},
+        {ENDPOINT_CHAT, "<html>", 0},
+        {ENDPOINT_CHAT, "", 0},
+        {ENDPOINT_COMPLETIONS, "{\"choices\":[{\"text\":\"xyz", 3},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        assert_int_equal(usage_part_bytes(cases[i].ep, str_c(cases[i].body)), cases[i].bytes);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(of_an_answer_that_broke_off_its_text_is_counted),
         cmocka_unit_test(role_text_and_finish_are_read),
         cmocka_unit_test(empty_reason_is_none_and_text_comes_beside_the_finish),
         cmocka_unit_test(reasons_of_all_engines),

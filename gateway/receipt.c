@@ -1,0 +1,103 @@
+/* receipt.c - asks a worker what one attempt came to. */
+#include "gateway/receipt.h"
+
+#include "base/hash.h"
+#include "base/json.h"
+
+#include <stdio.h>
+
+#define RECEIPT_BODY_MAX 4096
+#define RECEIPT_ARENA_MAX (64u << 10)
+
+static void receipt_end(struct receipt *r, const struct receipt_count *count)
+{
+    env_timer_disarm(r->env, &r->timer);
+    buf_fini(&r->body);
+    r->call = NULL;
+    r->done(r, count);
+}
+
+static void on_head(void *user, unsigned status, const struct http_fields *fields)
+{
+    (void)fields;
+    ((struct receipt *)user)->status = status;
+}
+
+static void on_body(void *user, const void *p, size_t n)
+{
+    buf_append(&((struct receipt *)user)->body, p, n);
+}
+
+static bool read_count(struct arena *a, const struct receipt *r, struct receipt_count *out)
+{
+    struct err e = {.code = ERR_NONE};
+    const struct json *root = r->status == 200 && !r->body.failed
+                                  ? json_parse(a, buf_view(&r->body), &json_limits_api, &e)
+                                  : NULL;
+
+    return root != NULL && json_i64(json_get(root, STR("prompt")), &out->prompt) &&
+           json_i64(json_get(root, STR("cached")), &out->cached) &&
+           json_i64(json_get(root, STR("completion")), &out->completion);
+}
+
+static void on_end(void *user)
+{
+    struct receipt *r = user;
+    struct receipt_count count = {0};
+    struct arena a;
+    bool known;
+
+    arena_init(&a, RECEIPT_ARENA_MAX);
+    known = read_count(&a, r, &count);
+    arena_fini(&a);
+    receipt_end(r, known ? &count : NULL);
+}
+
+static void on_fail(void *user, enum http_fail why, bool sent)
+{
+    (void)why;
+    (void)sent;
+    receipt_end(user, NULL);
+}
+
+static void too_late(struct env_timer *t)
+{
+    struct receipt *r = CONTAINER_OF(t, struct receipt, timer);
+
+    http_call_cancel(r->call);
+    receipt_end(r, NULL);
+}
+
+void receipt_ask(struct receipt *r, struct env *env, struct http_origin *origin,
+                 struct str worker_key, struct uuid event)
+{
+    static const struct http_call_events events = {on_head, on_body, on_end, on_fail};
+    char auth[512], target[16 + UUID_TEXT_BYTES], text[UUID_TEXT_BYTES + 1];
+    struct http_field f;
+    struct http_call_request req;
+
+    r->env = env;
+    r->status = 0;
+    buf_init(&r->body, RECEIPT_BODY_MAX);
+    uuid_text(event, text);
+    snprintf(target, sizeof(target), "/abort/%s", text);
+    snprintf(auth, sizeof(auth), "Bearer " STR_FMT, STR_ARG(worker_key));
+    f = (struct http_field){STR("authorization"), str_c(auth)};
+    req = (struct http_call_request){
+        .method = HTTP_POST, .target = str_c(target), .fields = &f, .n_fields = 1};
+    r->timer.fire = too_late;
+    env_timer_arm(env, &r->timer, env_now_us(env) + RECEIPT_US);
+    r->call = http_call_start(origin, &req, &events, r);
+    hash_wipe(auth, sizeof(auth));
+}
+
+void receipt_drop(struct receipt *r)
+{
+    if (r->call == NULL) {
+        return;
+    }
+    env_timer_disarm(r->env, &r->timer);
+    http_call_cancel(r->call);
+    buf_fini(&r->body);
+    r->call = NULL;
+}
