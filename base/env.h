@@ -177,7 +177,8 @@ static inline struct env_sock *env_accept(struct env *e, struct env_sock *l, str
     return e->ops->accept(e, l, peer);
 }
 
-/* Starts a connect; writable means done or failed (the next write or read says). */
+/* Starts a connect; writable means done or failed (the next write or read says). NULL with
+ * ERR_LIMIT: no descriptor, port or memory here, which says nothing of the peer. */
 static inline struct env_sock *env_connect(struct env *e, const struct env_addr *a, struct err *err)
 {
     return e->ops->connect(e, a, err);

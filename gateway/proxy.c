@@ -209,13 +209,10 @@ static void proxy_on_fail(void *user, enum http_fail why, bool sent)
     }
     switch (why) {
     case HTTP_FAIL_CONNECT:
-        if (worker_connect_is_our_want(a->loop->env, a->worker, a->charge.at_us)) {
-            attempt_fail_kind(a, PROXY_BUSY, false);
-            return;
-        }
         atomic_store(&a->worker->health, WORKER_DOWN); /* the control loop's probe lifts it */
         attempt_fail_kind(a, PROXY_CONNECT, false);
         return;
+    case HTTP_FAIL_LOCAL:
     case HTTP_FAIL_BUSY:
         attempt_fail_kind(a, PROXY_BUSY, false);
         return;

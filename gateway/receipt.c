@@ -8,12 +8,16 @@
 
 #define RECEIPT_BODY_MAX 4096
 #define RECEIPT_ARENA_MAX (64u << 10)
+#define RECEIPT_AGAIN_US 100000 /* after our own want of a descriptor */
+
+static void ask_again(struct env_timer *t);
 
 static void receipt_end(struct receipt *r, const struct receipt_count *count)
 {
     env_timer_disarm(r->env, &r->timer);
     buf_fini(&r->body);
     r->call = NULL;
+    r->asking = false;
     r->done(r, count);
 }
 
@@ -53,11 +57,19 @@ static void on_end(void *user)
     receipt_end(r, known ? &count : NULL);
 }
 
+/* Our own want of a descriptor is no answer: asked again until the time is up. */
 static void on_fail(void *user, enum http_fail why, bool sent)
 {
-    (void)why;
+    struct receipt *r = user;
+
     (void)sent;
-    receipt_end(user, NULL);
+    r->call = NULL;
+    if (why != HTTP_FAIL_LOCAL || env_now_us(r->env) + RECEIPT_AGAIN_US >= r->until_us) {
+        receipt_end(r, NULL);
+        return;
+    }
+    r->timer.fire = ask_again;
+    env_timer_arm(r->env, &r->timer, env_now_us(r->env) + RECEIPT_AGAIN_US);
 }
 
 static void too_late(struct env_timer *t)
@@ -68,36 +80,54 @@ static void too_late(struct env_timer *t)
     receipt_end(r, NULL);
 }
 
-void receipt_ask(struct receipt *r, struct env *env, struct http_origin *origin,
-                 struct str worker_key, struct uuid event)
+static void ask(struct receipt *r)
 {
     static const struct http_call_events events = {on_head, on_body, on_end, on_fail};
     char auth[512], target[16 + UUID_TEXT_BYTES], text[UUID_TEXT_BYTES + 1];
     struct http_field f;
     struct http_call_request req;
 
-    r->env = env;
     r->status = 0;
-    buf_init(&r->body, RECEIPT_BODY_MAX);
-    uuid_text(event, text);
+    uuid_text(r->event, text);
     snprintf(target, sizeof(target), "/abort/%s", text);
-    snprintf(auth, sizeof(auth), "Bearer " STR_FMT, STR_ARG(worker_key));
+    snprintf(auth, sizeof(auth), "Bearer " STR_FMT, STR_ARG(r->worker_key));
     f = (struct http_field){STR("authorization"), str_c(auth)};
     req = (struct http_call_request){
         .method = HTTP_POST, .target = str_c(target), .fields = &f, .n_fields = 1};
     r->timer.fire = too_late;
-    env_timer_arm(env, &r->timer, env_now_us(env) + RECEIPT_US);
-    r->call = http_call_start(origin, &req, &events, r);
+    env_timer_arm(r->env, &r->timer, r->until_us);
+    r->call = http_call_start(r->origin, &req, &events, r);
     hash_wipe(auth, sizeof(auth));
+}
+
+static void ask_again(struct env_timer *t)
+{
+    ask(CONTAINER_OF(t, struct receipt, timer));
+}
+
+void receipt_ask(struct receipt *r, struct env *env, struct http_origin *origin,
+                 struct str worker_key, struct uuid event)
+{
+    r->env = env;
+    r->asking = true;
+    r->origin = origin;
+    r->worker_key = worker_key;
+    r->event = event;
+    r->until_us = env_now_us(env) + RECEIPT_US;
+    buf_init(&r->body, RECEIPT_BODY_MAX);
+    ask(r);
 }
 
 void receipt_drop(struct receipt *r)
 {
-    if (r->call == NULL) {
+    if (!r->asking) {
         return;
     }
     env_timer_disarm(r->env, &r->timer);
-    http_call_cancel(r->call);
+    if (r->call != NULL) {
+        http_call_cancel(r->call);
+    }
     buf_fini(&r->body);
     r->call = NULL;
+    r->asking = false;
 }

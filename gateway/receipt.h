@@ -17,6 +17,11 @@ struct receipt_count {
 
 struct receipt {
     struct env *env;
+    bool asking;                /* until done or dropped */
+    struct http_origin *origin; /* borrowed */
+    struct str worker_key;      /* borrowed */
+    struct uuid event;
+    uint64_t until_us;
     struct http_call *call; /* NULL: none under way */
     struct buf body;
     unsigned status;
@@ -25,7 +30,7 @@ struct receipt {
     void (*done)(struct receipt *r, const struct receipt_count *count);
 };
 
-/* The origin is one of our workers', and stays until the answer. */
+/* The origin is one of our workers'; it and the key stay until the answer. */
 void receipt_ask(struct receipt *r, struct env *env, struct http_origin *origin,
                  struct str worker_key, struct uuid event);
 /* No answer will come. Idempotent; fine on a zeroed one. */

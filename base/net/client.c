@@ -274,7 +274,7 @@ void origin_serve(struct http_origin *o)
         env_timer_disarm(o->client->env, &call->wait);
         o->n_waiting--;
         if (conn == NULL) {
-            call_fail_soon(call, HTTP_FAIL_CONNECT);
+            call_fail_soon(call, e.code == ERR_LIMIT ? HTTP_FAIL_LOCAL : HTTP_FAIL_CONNECT);
         } else {
             conn_carry(conn, call);
         }

@@ -25,8 +25,10 @@ enum http_fail {
     HTTP_FAIL_PROTOCOL,    /* the answer is not HTTP; or, with sent false, a target or field of ours
                             * would have split the request */
     HTTP_FAIL_TIMEOUT,     /* connect, first byte or idle timer */
-    HTTP_FAIL_BUSY, /* all connections in use, and 1,024 calls waiting already or this one has
-                     * waited for connect_us */
+    HTTP_FAIL_LOCAL, /* no descriptor, port or memory of ours for a connection: nothing was sent,
+                      * nothing was learned of the peer */
+    HTTP_FAIL_BUSY,  /* all connections in use, and 1,024 calls waiting already or this one has
+                      * waited for connect_us */
 };
 
 struct http_origin_options {

@@ -156,6 +156,19 @@ struct env_sock *os_sock_accept(struct env *e, struct env_sock *listener, struct
     return NULL;
 }
 
+/* Wants of this process and host say nothing of the peer: a code of their own (base/env.h). */
+static void connect_story(struct err *err, int cause, const char *peer)
+{
+    bool ours = cause == EMFILE || cause == ENFILE || cause == ENOBUFS || cause == ENOMEM ||
+                cause == EADDRNOTAVAIL || cause == EAGAIN;
+
+    if (ours) {
+        err_set(err, ERR_LIMIT, "cannot connect to %s: %s", peer, strerror(cause));
+    } else {
+        err_errno(err, cause, "cannot connect to %s", peer);
+    }
+}
+
 struct env_sock *os_sock_connect(struct env *e, const struct env_addr *a, struct err *err)
 {
     char text[ENV_ADDR_TEXT_MAX];
@@ -166,12 +179,12 @@ struct env_sock *os_sock_connect(struct env *e, const struct env_addr *a, struct
     (void)e;
     os_addr_text(a, text);
     if (fd < 0) {
-        err_errno(err, errno, "cannot connect to %s", text);
+        connect_story(err, errno, text);
         return NULL;
     }
     sock_option(fd, IPPROTO_TCP, TCP_NODELAY);
     if (connect(fd, (struct sockaddr *)&addr, len) != 0 && errno != EINPROGRESS && errno != EINTR) {
-        err_errno(err, errno, "cannot connect to %s", text);
+        connect_story(err, errno, text);
         close(fd);
         return NULL;
     }

@@ -133,6 +133,7 @@ static void probe_fail(void *user, enum http_fail why, bool sent)
     (void)sent;
     a->probe = NULL;
     add_failed(a, why == HTTP_FAIL_CONNECT   ? "nothing listens there"
+                  : why == HTTP_FAIL_LOCAL   ? "the gateway has no descriptor or port free to ask it"
                   : why == HTTP_FAIL_TIMEOUT ? "it does not answer in time"
                                              : "it does not speak HTTP");
 }

@@ -22,7 +22,6 @@ struct fleet_worker {
     bool resolving;
     struct env_timer probe_timer, gauge_timer, event_timer;
     struct http_call *probe, *gauge, *events;
-    uint64_t probe_us; /* when the last probe began */
     unsigned probe_status, gauge_status, events_status;
     struct buf gauge_body, line;
     unsigned failures; /* probes in a row */

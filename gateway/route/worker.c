@@ -3,7 +3,6 @@
 
 #include "base/net/os.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -297,21 +296,6 @@ double fleet_rate_median(const struct fleet *f)
     }
     qsort(v, n, sizeof(v[0]), compare_u32);
     return n == 0 ? 0 : (double)v[n / 2] / 1000.0;
-}
-
-bool worker_connect_is_our_want(struct env *env, const struct worker *w, uint64_t since_us)
-{
-    struct err e = {.code = ERR_NONE};
-    struct env_sock *s;
-
-    errno = 0;
-    s = env_connect(env, &w->addr, &e);
-    if (s != NULL) { /* begins now and failed at once before: what lacked is there again */
-        env_close(env, s);
-        return env_now_us(env) == since_us;
-    }
-    return errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM ||
-           errno == EADDRNOTAVAIL || errno == EAGAIN;
 }
 
 void worker_charge(struct worker *w, struct worker_charge *c, int64_t uncached, int64_t prompt,

@@ -71,11 +71,6 @@ struct world *fleet_world(struct fleet *f, struct snapshot *s);
 /* Called by the control loop's owner after a health change, if set: a nudge, not a new world. */
 double fleet_rate_median(const struct fleet *f); /* tokens/s over workers with samples; 0: none */
 
-/* After a connect that failed, begun at since_us: did it fail for want of descriptors, ports or
- * memory here, which says nothing of the worker? Begins another connect to see, and drops it. Any
- * loop. */
-bool worker_connect_is_our_want(struct env *env, const struct worker *w, uint64_t since_us);
-
 /* What one request owes one worker. */
 struct worker_charge {
     struct worker *w; /* NULL: nothing charged */

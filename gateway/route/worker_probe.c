@@ -53,10 +53,9 @@ static void probe_fail(void *user, enum http_fail why, bool sent)
 
     (void)sent;
     fw->probe = NULL;
-    if (why != HTTP_FAIL_CONNECT ||
-        !worker_connect_is_our_want(fw->fleet->env, &fw->w, fw->probe_us)) {
+    if (why != HTTP_FAIL_LOCAL) { /* else nothing was learned of it */
         probe_result(fw, false);
-    } /* else nothing was learned of it */
+    }
 }
 
 static void probe_fire(struct env_timer *t)
@@ -73,7 +72,6 @@ static void probe_fire(struct env_timer *t)
         probe_result(fw, false);
         return;
     }
-    fw->probe_us = now;
     fw->probe = http_call_start(fw->origin, &req, &events, fw);
 }
 

@@ -241,7 +241,7 @@ static void it_asks_less_often_while_the_store_is_away(void **state)
     assert_int_equal(stats.behind_rows, 1);
     w.m.away = false;
     ship_until_done(&w);
-    assert_true(ship_step(w.s, w.env) <= 50000);
+    assert_true(ship_step(w.s, w.env) <= 100000);
     row(&w, 2);
     w.m.away = true;
     assert_int_equal(ship_step(w.s, w.env), 100000);
