@@ -126,7 +126,8 @@ void journal_stats(const struct journal *j, struct journal_stats *out);
  * to shipped_seq of `epoch` are in Postgres, and all of older epochs. Always called by one thread
  * (the shipper); follows the journal a bounded piece a call. */
 void journal_trim(struct journal *j, struct env *env, int32_t epoch, int64_t shipped_seq);
-/* Rings of lives before epoch: to be called once the rows of their orphans are durable. */
+/* Rings of lives before epoch: to be called once the rows of their orphans are durable. Only then
+ * are those lives' segments trimmed. */
 void journal_forget_rings(struct env *env, const char *dir, int32_t epoch);
 /* Rows after (epoch, seq) stay although they are shipped: a start without Postgres reads a snapshot
  * file of that watermark and must find here what was spent since. Not while the disk is full. Any

@@ -63,6 +63,9 @@ struct env_file *shadow_open(struct env *env, const char *dir, int32_t epoch, un
 void shadow_remove(struct env *env, const char *dir, int32_t epoch, unsigned port);
 MUST_USE bool shadow_write(struct env *env, struct env_file *f, const uint8_t *slots, uint64_t from,
                            uint64_t to);
+/* No ring of this life or an older one is left, also after a loss of power. Their segments must not
+ * go before: a ring that came back alone would be taken for attempts that no segment names. */
+MUST_USE bool shadows_are_gone(struct env *env, const char *dir, int32_t epoch);
 void shadow_mark(struct env *env, struct env_file *f, uint64_t written);
 struct shadows; /* attempts in the rings of lives before `epoch` */
 struct shadows *shadows_read(struct env *env, const char *dir, int32_t epoch, struct err *e);

@@ -359,7 +359,29 @@ bool shadows_next(const struct shadows *s, size_t *it, const struct record_store
 
 /* ---- the end of a life's rings ---- */
 
-#define FORGET_MAX 64 /* files a call; the rest goes with the next start */
+struct left {
+    int32_t epoch;
+    bool any;
+};
+
+static void each_left(void *ctx, const char *name)
+{
+    struct left *l = ctx;
+    int32_t epoch;
+
+    l->any = l->any || (name_parse(name, &epoch) && epoch <= l->epoch);
+}
+
+bool shadows_are_gone(struct env *env, const char *dir, int32_t epoch)
+{
+    struct left l = {.epoch = epoch};
+
+    return env->ops->dir_list(env, dir, each_left, &l) == 0 && !l.any &&
+           env->ops->dir_sync(env, dir) == 0;
+}
+
+#define FORGET_MAX 64    /* files a round */
+#define FORGET_ROUNDS 64 /* more than lives could have left */
 
 struct forget {
     int32_t epoch;
@@ -379,13 +401,19 @@ static void each_forget(void *ctx, const char *name)
 
 void journal_forget_rings(struct env *env, const char *dir, int32_t epoch)
 {
-    struct forget f = {.epoch = epoch};
     char path[JOURNAL_PATH_MAX];
 
-    (void)env->ops->dir_list(env, dir, each_forget, &f);
-    for (size_t i = 0; i < f.n; i++) {
-        if (journal_path(path, dir, f.name[i])) {
-            (void)env->ops->file_unlink(env, path);
+    for (int round = 0; round < FORGET_ROUNDS; round++) {
+        struct forget f = {.epoch = epoch};
+
+        (void)env->ops->dir_list(env, dir, each_forget, &f);
+        for (size_t i = 0; i < f.n; i++) {
+            if (journal_path(path, dir, f.name[i])) {
+                (void)env->ops->file_unlink(env, path);
+            }
+        }
+        if (f.n < FORGET_MAX) {
+            return;
         }
     }
 }

@@ -41,6 +41,7 @@ struct trim {
     size_t n, cap;
     uint64_t first_ordinal; /* of segments[0] */
     int32_t epoch;          /* of the last record read */
+    int32_t ringless_epoch; /* no ring of this life or an older one is left */
     bool stuck;             /* damage or too much alive: nothing is deleted any more */
 };
 
@@ -266,6 +267,16 @@ static bool is_over(const struct trim_segment *s, int32_t epoch, int64_t shipped
            (s->name.epoch < epoch || (s->name.epoch == epoch && s->last_seq <= shipped_seq));
 }
 
+/* Asked of the disk once a life: its answer stays true. */
+static bool rings_are_gone(struct trim *t, const struct journal *j, int32_t epoch)
+{
+    if (epoch < journal_epoch(j) && epoch > t->ringless_epoch &&
+        shadows_are_gone(t->env, journal_dir(j), epoch)) {
+        t->ringless_epoch = epoch;
+    }
+    return epoch == journal_epoch(j) || epoch <= t->ringless_epoch;
+}
+
 void journal_trim(struct journal *j, struct env *env, int32_t epoch, int64_t shipped_seq)
 {
     struct trim *t = journal_trim_state(j);
@@ -284,7 +295,8 @@ void journal_trim(struct journal *j, struct env *env, int32_t epoch, int64_t shi
     linger_expire(t);
     /* The last segment seen is still being read or written. */
     while (!t->stuck && gone + 1 < t->n && is_over(&t->segments[gone], epoch, shipped_seq)) {
-        if (!segment_path(path, journal_dir(j), t->segments[gone].name) ||
+        if (!rings_are_gone(t, j, t->segments[gone].name.epoch) ||
+            !segment_path(path, journal_dir(j), t->segments[gone].name) ||
             env->ops->file_unlink(env, path) < 0) {
             break;
         }

@@ -44,7 +44,9 @@ struct ship {
     bool corrupt_said;
 
     atomic_bool caught_up, up;
-    _Atomic uint64_t rows_done, transactions, failures, last_ok_us, behind;
+    _Atomic uint64_t rows_done, transactions, failures, last_ok_us;
+    _Atomic uint64_t sent_seq; /* rows of the journal's own epoch that are in Postgres */
+    _Atomic uint64_t older;    /* rows of older epochs at hand */
 };
 
 struct ship *ship_new(struct env *env, struct log *log, struct journal *j,
@@ -90,18 +92,27 @@ static void position_reset(struct ship *s, int32_t epoch)
     s->cursor_known = false;
 }
 
+/* What ship_stats counts from, at any moment and on any thread. Rows of older epochs are on top of
+ * this one's, and are sent first. */
 static void behind_update(struct ship *s)
 {
-    struct journal_stats js;
+    bool own = s->j != NULL && s->epoch == journal_epoch(s->j);
+
+    atomic_store(&s->sent_seq, own ? (uint64_t)s->last_seq : 0);
+    atomic_store(&s->older, own ? 0 : s->n);
+}
+
+/* Counted against what is durable now: a row is behind from its sync on, not from the next step. */
+static uint64_t behind(const struct ship *s)
+{
+    struct journal_stats js = {0};
+    uint64_t sent = atomic_load(&s->sent_seq);
 
     if (s->j == NULL) {
-        return;
+        return 0;
     }
     journal_stats(s->j, &js);
-    /* Of this epoch; rows of older ones are on top of it, and are sent first. */
-    atomic_store(&s->behind, s->epoch == journal_epoch(s->j)
-                                 ? js.rows - u64_min(js.rows, (uint64_t)s->last_seq)
-                                 : js.rows + s->n);
+    return js.rows - u64_min(js.rows, sent) + atomic_load(&s->older);
 }
 
 static uint64_t failed(struct ship *s, const struct err *e)
@@ -373,7 +384,7 @@ void ship_stats(const struct ship *s, struct ship_stats *out)
         .rows = atomic_load(&s->rows_done),
         .transactions = atomic_load(&s->transactions),
         .failures = atomic_load(&s->failures),
-        .behind_rows = atomic_load(&s->behind),
+        .behind_rows = behind(s),
         .last_ok_us = atomic_load(&s->last_ok_us),
         .up = atomic_load(&s->up),
     };

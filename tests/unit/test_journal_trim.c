@@ -207,6 +207,33 @@ static void older_lives_go_when_their_orphans_are_closed(void **state)
     folder_end(&f);
 }
 
+/* A ring that came back after a loss of power, alone, would be taken for unknown attempts. */
+static void a_killed_life_keeps_its_segments_until_its_rings_are_gone(void **state)
+{
+    struct folder f;
+    struct env_file *ring;
+    char path[128];
+    uint64_t i;
+
+    (void)state;
+    folder_make(&f, 6);
+    for (i = 1; i <= 6; i++) {
+        whole_request(&f, i);
+    }
+    journal_close(f.j);
+    snprintf(path, sizeof(path), "%s/port-0000000001-00.ring", f.dir);
+    assert_int_equal(f.env->ops->file_open(f.env, path, ENV_OPEN_TRUNCATE, &ring), 0);
+    f.env->ops->file_close(f.env, ring);
+    folder_open(&f, 6);
+    whole_request(&f, 7);
+    journal_trim(f.j, f.env, 2, 1);
+    assert_int_equal(segments(&f), 4);
+    journal_forget_rings(f.env, f.dir, 2);
+    journal_trim(f.j, f.env, 2, 1);
+    assert_int_equal(segments(&f), 1);
+    folder_end(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +243,7 @@ int main(void)
         cmocka_unit_test(a_voided_attempt_keeps_its_requests_open),
         cmocka_unit_test(a_request_between_two_attempts_keeps_its_open),
         cmocka_unit_test(older_lives_go_when_their_orphans_are_closed),
+        cmocka_unit_test(a_killed_life_keeps_its_segments_until_its_rings_are_gone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
