@@ -1,7 +1,8 @@
 /* openai.h - /v1/chat/completions and /v1/completions: parse and check, the engine's body, and the
  * rendering of answers. Pure: bytes and trees in, bytes out. Names neither admit nor route.
  *
- * One pass of JSON; what goes upstream is re-serialised from the tree that was checked, so a
+ * One pass of JSON; what goes upstream is written from the tree that was checked (an unchanged list
+ * or object in its sender's own spelling, which a strict parser has read), so a
  * smuggled duplicate cannot exist. Unknown fields are accepted and passed on to engines of kind
  * openai (an allow-list of known ones goes to ours; it accepts unknown ones too). */
 #ifndef GATEWAY_API_OPENAI_H
