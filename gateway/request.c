@@ -37,6 +37,7 @@ static void request_free(struct env_task *t)
         buf_fini(&r->gathered.logprobs[i]);
     }
     buf_fini(&r->gathered.text);
+    request_gathered_calls_free(&r->gathered);
     buf_fini(&r->body);
     buf_fini(&r->out);
     buf_fini(&r->tail);

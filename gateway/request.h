@@ -38,9 +38,16 @@ enum request_end_reason {
 /* Each attempt may have one (upstream.retries is 2 at most), and the whole request. */
 #define REQUEST_VOIDS_MAX 4
 
-/* Text of a whole answer gathered from our worker's stream. */
+/* One tool call, put together from its deltas. */
+struct gathered_call {
+    struct buf id, name, arguments;
+};
+
+/* A whole answer gathered from our worker's stream. */
 struct gathered {
     struct buf text;
+    struct gathered_call *call; /* [USAGE_CALLS_MAX], owned; NULL: no call came */
+    uint32_t calls;
     struct buf logprobs[4]; /* JSON array bodies, by member (see request_answer.c) */
     bool has_logprobs;
 };
@@ -160,6 +167,7 @@ void request_waits(struct env_timer *t); /* the client waits: head, then keep-al
 void request_answer_begin(struct request *r); /* 200 and the head of a stream */
 void request_answer_chunk(struct request *r, const struct usage_chunk *c);
 void request_gather_chunk(struct request *r, const struct usage_chunk *c);
+void request_gathered_calls_free(struct gathered *g);
 void request_answer_tail(
     struct request *r); /* finish, usage, [DONE], or the whole answer, into tail */
 void request_answer_send(struct request *r); /* the tail goes out, the stream ends */

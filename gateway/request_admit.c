@@ -28,10 +28,11 @@ static void quota_error(const struct request *r, struct api_error *e)
         e->retry_ms = v->retry_ms > 0 ? v->retry_ms : 1000;
         return;
     case QUOTA_BUDGET:
-        api_error_set(e, 429, "insufficient_quota", "insufficient_quota", dim,
-                      "The month's budget of this %s is spent. It begins anew with the next month, "
-                      "or ask for a higher one.",
-                      scope);
+        api_error_set(
+            e, 429, "insufficient_quota", "insufficient_quota", dim,
+            "What is left of this %s's budget for the month does not cover this request. It "
+            "begins anew with the next month, or ask for a higher one.",
+            scope);
         e->no_retry = true;
         return;
     case QUOTA_TOO_LARGE:

@@ -130,11 +130,69 @@ static const struct str *logprob_names(const struct request *r)
     return logprob_lists[r->endpoint == ENDPOINT_CHAT ? 0 : 1];
 }
 
+static void gather_call(struct request *r, const struct json *delta)
+{
+    const struct json *function = json_get(delta, STR("function"));
+    const struct json *id = json_get(delta, STR("id"));
+    const struct json *name = json_get(function, STR("name"));
+    const struct json *arguments = json_get(function, STR("arguments"));
+    struct gathered *g = &r->gathered;
+    struct gathered_call *c;
+    int64_t index;
+
+    /* usage has given every call an index below the bound. */
+    if (!json_i64(json_get(delta, STR("index")), &index) || index < 0 || index >= USAGE_CALLS_MAX) {
+        return;
+    }
+    if (g->call == NULL) {
+        g->call = mem_new(USAGE_CALLS_MAX * sizeof(*g->call));
+    }
+    while (g->calls <= (uint32_t)index) {
+        c = &g->call[g->calls++];
+        buf_init(&c->id, g->text.max);
+        buf_init(&c->name, g->text.max);
+        buf_init(&c->arguments, g->text.max);
+    }
+    c = &g->call[index];
+    if (id != NULL && id->type == JSON_STRING && c->id.len == 0) {
+        buf_str(&c->id, id->text);
+    }
+    if (name != NULL && name->type == JSON_STRING) {
+        buf_str(&c->name, name->text);
+    }
+    if (arguments != NULL && arguments->type == JSON_STRING) {
+        buf_str(&c->arguments, arguments->text);
+    }
+}
+
+static void gather_calls(struct request *r, const struct json *deltas)
+{
+    if (deltas == NULL || deltas->type != JSON_ARRAY) {
+        return;
+    }
+    for (const struct json *d = deltas->child; d != NULL; d = d->next) {
+        gather_call(r, d);
+    }
+}
+
+void request_gathered_calls_free(struct gathered *g)
+{
+    for (uint32_t i = 0; i < g->calls; i++) {
+        buf_fini(&g->call[i].id);
+        buf_fini(&g->call[i].name);
+        buf_fini(&g->call[i].arguments);
+    }
+    mem_free(g->call);
+    g->call = NULL;
+    g->calls = 0;
+}
+
 void request_gather_chunk(struct request *r, const struct usage_chunk *c)
 {
     const struct str *names = logprob_names(r);
 
     buf_str(&r->gathered.text, c->delta.text);
+    gather_calls(r, c->delta.tool_calls);
     if (c->delta.logprobs == NULL || c->delta.logprobs->type != JSON_OBJECT) {
         return;
     }
@@ -154,6 +212,23 @@ void request_gather_chunk(struct request *r, const struct usage_chunk *c)
     }
 }
 
+static void gathered_calls(const struct gathered *g, struct buf *out)
+{
+    buf_c(out, ",\"tool_calls\":[");
+    for (uint32_t i = 0; i < g->calls; i++) {
+        const struct gathered_call *c = &g->call[i];
+
+        buf_c(out, i > 0 ? ",{\"id\":" : "{\"id\":");
+        json_write_string(out, buf_view(&c->id));
+        buf_c(out, ",\"type\":\"function\",\"function\":{\"name\":");
+        json_write_string(out, buf_view(&c->name));
+        buf_c(out, ",\"arguments\":");
+        json_write_string(out, buf_view(&c->arguments));
+        buf_c(out, "}}");
+    }
+    buf_byte(out, ']');
+}
+
 /* What was gathered, as an engine's choice. */
 static void gathered_choice(struct request *r, struct buf *out)
 {
@@ -162,7 +237,14 @@ static void gathered_choice(struct request *r, struct buf *out)
 
     buf_c(out, chat ? "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":"
                     : "{\"index\":0,\"text\":");
-    json_write_string(out, buf_view(&r->gathered.text));
+    if (r->gathered.calls > 0 && r->gathered.text.len == 0) {
+        buf_c(out, "null");
+    } else {
+        json_write_string(out, buf_view(&r->gathered.text));
+    }
+    if (chat && r->gathered.calls > 0) {
+        gathered_calls(&r->gathered, out);
+    }
     buf_c(out, chat ? "},\"logprobs\":" : ",\"logprobs\":");
     if (!r->gathered.has_logprobs) {
         buf_c(out, "null}");
@@ -194,6 +276,11 @@ static bool gathered_is_whole(const struct request *r)
 
     for (unsigned i = 0; i < ARRAY_LEN(r->gathered.logprobs); i++) {
         whole = whole && !r->gathered.logprobs[i].failed;
+    }
+    for (uint32_t i = 0; i < r->gathered.calls; i++) {
+        const struct gathered_call *c = &r->gathered.call[i];
+
+        whole = whole && !c->id.failed && !c->name.failed && !c->arguments.failed;
     }
     return whole;
 }

@@ -5,7 +5,7 @@
 #   TOLLGATE_BUILD_DIR  which build's binaries run          (build/release)
 #   TOLLGATE_CACHE      where heavy downloads are kept      (~/.cache/tollgate)
 
-TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P) # one name for one place, whatever links lead to it
 DEV=${TOLLGATE_DEV_DIR:-$TOP/build/dev}
 BUILD=${TOLLGATE_BUILD_DIR:-$TOP/build/release}
 CACHE=${TOLLGATE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tollgate}
@@ -205,6 +205,20 @@ as_pg() {
     if [ -n "$PG_USER" ]; then (cd / && runuser -u "$PG_USER" -- "$@"); else "$@"; fi
 }
 
+pg_wait_gone() { # a postmaster that was just killed still counts until its pid is reaped; a pid of somebody else never
+    local pid
+    pid=$(head -n 1 "$PG_DIR/data/postmaster.pid" 2>/dev/null) && [ -n "$pid" ] || return 0
+    for _ in $(seq 300); do
+        [ -d "/proc/$pid" ] || break
+        [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = postgres ] || break
+        sleep 0.1
+    done
+    if [ -d "/proc/$pid" ] && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = postgres ]; then
+        die "a Postgres server (pid $pid) that up did not start, or cannot reach, holds $PG_DIR" "stop it: kill $pid"
+    fi
+    rm -f "$PG_DIR/data/postmaster.pid"
+}
+
 pg_start() { # makes the cluster when there is none, starts the server when it is not running
     pg_place
     [ -n "$PG_BIN" ] || die "no Postgres server is installed" "apt-get install postgresql"
@@ -225,7 +239,7 @@ EOF
     if ! is_serving postgres as_pg "$PG_BIN/pg_isready" -q -h "$PG_DIR/run"; then
         mkdir -p "$PG_DIR/run"
         [ -z "$PG_USER" ] || chown "$PG_USER" "$PG_DIR/run"
-        rm -f "$PG_DIR/data/postmaster.pid"
+        pg_wait_gone
         as_pg "$PG_BIN/pg_ctl" -D "$PG_DIR/data" -l "$PG_DIR/postgres.log" -w -t 60 start >"$DEV/log/pg_ctl.log" 2>&1 9>&- ||
             die "Postgres did not start: $(tail -n 2 "$PG_DIR/postgres.log" 2>/dev/null)" "see $PG_DIR/postgres.log"
         ln -sfn "$PG_DIR/postgres.log" "$DEV/log/postgres.log"
@@ -233,7 +247,8 @@ EOF
     fi
     as_pg "$PG_BIN/psql" -h "$PG_DIR/run" -U tollgate_admin -d postgres -qAtc \
         "SELECT 1 FROM pg_database WHERE datname = 'tollgate'" | grep -q 1 ||
-        as_pg "$PG_BIN/createdb" -h "$PG_DIR/run" -U tollgate_admin tollgate
+        as_pg "$PG_BIN/createdb" -h "$PG_DIR/run" -U tollgate_admin tollgate >"$DEV/log/createdb.log" 2>&1 ||
+        die "the database could not be made: $(tail -n 1 "$DEV/log/createdb.log")" "see $DEV/log/createdb.log and $PG_DIR/postgres.log"
 }
 
 pg_stop() {

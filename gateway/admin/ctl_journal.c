@@ -151,6 +151,13 @@ static int read_all(struct ctl *c, struct env *env, const char *dir, bool show)
         fprintf(stderr, "tollctl: %s\n", e.text);
         return CTL_REFUSED;
     }
+    if (t.records == 0) {
+        fprintf(stderr,
+                "tollctl: no record of a journal is in %s; the folder is journal.dir of the "
+                "gateway's configuration\n",
+                dir);
+        return CTL_REFUSED;
+    }
     if (!show) {
         printf(c->json ? "{\"records\":%" PRIu64 ",\"rows\":%" PRIu64
                          ",\"epochs\":%d,\"torn_tails\":%" PRIu64 ",\"cost_pusd\":%" PRId64

@@ -122,6 +122,7 @@ static const struct str worker_known[] = {
     NAME("reasoning_effort"),
     NAME("chat_template_kwargs"),
     NAME("ignore_eos"),
+    NAME("min_tokens"), /* it stays below max_tokens there */
 };
 
 static bool goes_out(const struct openai_request *r, enum engine_kind kind, const struct json *m)

@@ -250,9 +250,14 @@ static bool check_response_format(const struct json *root, struct api_error *e)
     }
     if (!openai_is_string(type) ||
         !(str_eq(type->text, STR("text")) || str_eq(type->text, STR("json_object")) ||
-          str_eq(type->text, STR("json_schema")))) {
-        api_error_invalid(e, "response_format",
-                          "Invalid 'response_format.type': text, json_object or json_schema.");
+          str_eq(type->text, STR("json_schema")) || str_eq(type->text, STR("regex")))) {
+        api_error_invalid(
+            e, "response_format",
+            "Invalid 'response_format.type': text, json_object, json_schema or regex.");
+        return false;
+    }
+    if (str_eq(type->text, STR("regex")) && !openai_is_string(json_get(format, STR("regex")))) {
+        api_error_invalid(e, "response_format", "Invalid 'response_format.regex': a string.");
         return false;
     }
     if (str_eq(type->text, STR("json_schema")) &&

@@ -458,3 +458,23 @@ def test_pipelined_requests_are_answered_in_order(gate):
         assert json.loads(c.response()[2])["object"] == "chat.completion"
         assert json.loads(c.response()[2])["object"] == "list"
         assert json.loads(c.response()[2])["status"] == "ok"
+
+
+def test_tool_calls_of_our_worker_arrive_whole_and_streamed(gate):
+    """Our worker is always asked for a stream; a whole answer is put together again, call by call."""
+    what = "weather and time @calls=2 @tokens=7"
+    pieces = expected(what, 7)
+    tools = [{"type": "function", "function": {"name": "tool_%d" % i, "parameters": {"type": "object"}}} for i in range(2)]
+    want = ["".join(pieces[:4]), "".join(pieces[4:])]
+    choice = gate.chat(what, tools=tools)["choices"][0]
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+    assert [(c["type"], c["function"]["name"], c["function"]["arguments"]) for c in choice["message"]["tool_calls"]] == \
+        [("function", "tool_%d" % i, want[i]) for i in range(2)]
+    assert len({c["id"] for c in choice["message"]["tool_calls"]}) == 2
+    got, finish = {}, None
+    for e in gate.stream(what, tools=tools).chunks:
+        for c in e.get("choices", ()):
+            finish = c["finish_reason"] or finish
+            for d in c["delta"].get("tool_calls") or ():
+                got[d["index"]] = got.get(d["index"], "") + d["function"]["arguments"]
+    assert finish == "tool_calls" and got == dict(enumerate(want))

@@ -14,6 +14,7 @@ expected(). Words of that text give orders, wherever they stand:
     @die        reset before the head                 @hang       no head, ever
     @hanghead   a head, then nothing                  @nofinish   [DONE] without a finish_reason
     @garbage=N  an event that is no JSON after N      @inband     an error inside the 200
+    @calls=N    the tokens are the arguments of N tool calls, one after another (streams)
     @at=PORT    the faults of this text are only for the worker on that port
 
 POST /_ctl/set {"cut": 3, "times": 2} adds orders to the next 2 requests of this worker, whatever
@@ -41,7 +42,7 @@ import urllib.parse
 WORDS = ("amber birch cedar delta ember fjord grove haven iris juniper kelp lumen maple nectar ocean "
          "pine quartz river sage tulip umber violet willow zephyr é¬ü 你好 😀 naïve").split()
 ORDERS = {"tokens": 16, "rate": 0, "size": 0, "slow": 0, "wait": 0, "status": 0, "cut": -1, "end": -1,
-          "die": 0, "hang": 0, "hanghead": 0, "nofinish": 0, "garbage": -1, "inband": 0, "at": 0}
+          "die": 0, "hang": 0, "hanghead": 0, "nofinish": 0, "garbage": -1, "inband": 0, "calls": 0, "at": 0}
 FAULTS = ("slow", "wait", "status", "cut", "end", "die", "hang", "hanghead", "nofinish", "garbage", "inband")
 LOG_SLOTS = 65536
 LOG_RECORD = struct.Struct("<36sBxxxIIIId")  # event, state, attempt, prompt, cached, completion, begun
@@ -377,7 +378,16 @@ class Worker:
             data = ("data: %s%s]%s}\n\n" % (start, choice, u)).encode()
             return b"%x\r\n%s\r\n" % (len(data), data)
 
-        def piece(t):
+        def call_piece(t, at):
+            k = at * o["calls"] // n_end
+            delta = {"index": k, "function": {"arguments": t}}
+            if at == 0 or (at - 1) * o["calls"] // n_end != k:
+                delta = {"index": k, "id": "call_%d" % k, "type": "function", "function": {"name": "tool_%d" % k, "arguments": t}}
+            return '{"index":0,"delta":{"tool_calls":[%s]},"logprobs":null,"finish_reason":null}' % json.dumps(delta)
+
+        def piece(t, at):
+            if o["calls"]:
+                return call_piece(t, at)
             inner = '"delta":{"content":%s}' % json.dumps(t) if chat else '"text":%s' % json.dumps(t)
             return '{"index":0,%s,"logprobs":null,"finish_reason":null}' % inner
         self.head(w, 200, "text/event-stream", chunked=True)
@@ -417,10 +427,11 @@ class Worker:
             n += 1
             self.slot_set(slot, 3, n)  # counted before it is sent: a kill in between bills too little, never too much
             self.generated += 1
-            w.write(event(piece(_token(seed, n - 1, o["size"])), n, each))
+            w.write(event(piece(_token(seed, n - 1, o["size"]), n - 1), n, each))
             await w.drain()
         finish = "stop" if slot in self.finish else finish
         self.slot_state(slot, finish)
+        finish = "tool_calls" if o["calls"] and finish == "stop" else finish
         if not o["nofinish"]:
             last = '{"index":0,%s,"logprobs":null,"finish_reason":"%s"}' % ('"delta":{}' if chat else '"text":""', finish)
             w.write(event(last, n, each))
