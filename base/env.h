@@ -54,7 +54,8 @@ enum env_open {
     ENV_OPEN_READ = 1,     /* must exist */
     ENV_OPEN_CREATE = 2,   /* read and write, created when absent, 0600 */
     ENV_OPEN_TRUNCATE = 3, /* read and write, emptied or created, 0600 */
-    ENV_OPEN_MAPPED = 4 /* as TRUNCATE; within what file_allocate gave, a write is a copy into the
+    ENV_OPEN_MAPPED = 4 /* as TRUNCATE; within what file_allocate gave, a write is, where the file
+                         * system allows it, a copy into the
                          * page cache without a system call: for many small writes that must
                          * outlive the process, not the machine */
 };

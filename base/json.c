@@ -111,6 +111,9 @@ static bool fail_in_string(struct parser *p, const uint8_t *at)
 
 static bool fail_decode(struct parser *p, const uint8_t *at)
 {
+    if (json_find_close(p->at + 1, p->end) == NULL) {
+        return fail_in_string(p, p->end);
+    }
     if (at < p->end && *at == '\\') {
         return fail(p, at, "unknown escape in a string");
     }

@@ -30,10 +30,15 @@ void pool_fini(struct pool *p)
 
 void *pool_take(struct pool *p)
 {
+    return p->kept != NULL ? pool_try(p) : mem_new(p->bytes);
+}
+
+void *pool_try(struct pool *p)
+{
     struct pool_item *item = p->kept;
 
     if (item == NULL) {
-        return mem_new(p->bytes);
+        return mem_try(1, p->bytes);
     }
     p->kept = item->next;
     p->count--;

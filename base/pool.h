@@ -18,8 +18,9 @@ struct pool {
 };
 
 void pool_init(struct pool *p, size_t bytes, uint32_t keep_max);
-void pool_fini(struct pool *p);               /* objects that are out must be given back before */
-void *pool_take(struct pool *p);              /* never NULL: ends the program as mem_new does */
+void pool_fini(struct pool *p);  /* objects that are out must be given back before */
+void *pool_take(struct pool *p); /* never NULL: ends the program as mem_new does */
+void *pool_try(struct pool *p);  /* NULL: no memory; where a peer decides how many there are */
 void pool_give(struct pool *p, void *object); /* NULL does nothing */
 
 #endif

@@ -420,7 +420,7 @@ static bool start(struct main_state *m, struct err *e)
 /* Loops, journal, shipper, in this order: each still needs the next. Nobody needs the store. */
 static void stop(struct main_state *m)
 {
-    uint64_t until = env_now_us(m->env) + MAIN_DRAIN_GRACE_US, wait;
+    uint64_t until, wait;
 
     for (unsigned i = 0; i < m->gw.n_loops; i++) {
         if (m->gw.loop[i]->thread != 0 && atomic_load(&m->loops_left) == 0) {
@@ -436,6 +436,8 @@ static void stop(struct main_state *m)
     env_wake_signal(m->store_env, m->store_wake);
     pthread_join(m->ship_thread, NULL);
     pthread_join(m->store_thread, NULL);
+    os_turn(m->env, 0); /* the clock of this loop stood still while it joined */
+    until = env_now_us(m->env) + MAIN_DRAIN_GRACE_US;
     wait = ship_step(m->gw.ship, m->ship_env);
     while (!ship_is_caught_up(m->gw.ship) && env_now_us(m->env) < until &&
            store_is_up(m->control.store)) {

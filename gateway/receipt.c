@@ -41,7 +41,8 @@ static bool read_count(struct arena *a, const struct receipt *r, struct receipt_
 
     return root != NULL && json_i64(json_get(root, STR("prompt")), &out->prompt) &&
            json_i64(json_get(root, STR("cached")), &out->cached) &&
-           json_i64(json_get(root, STR("completion")), &out->completion);
+           json_i64(json_get(root, STR("completion")), &out->completion) && out->prompt >= 0 &&
+           out->cached >= 0 && out->cached <= out->prompt && out->completion >= 0;
 }
 
 static void on_end(void *user)

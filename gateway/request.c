@@ -429,10 +429,18 @@ static void body_fail(struct request *r, enum err_code code)
     request_fail(r, &e);
 }
 
+/* The request holds at least so many bytes of body. */
+static void body_charge(struct request *r, size_t bytes)
+{
+    if (bytes > r->body_charged) {
+        r->loop->body_bytes += bytes - r->body_charged;
+        r->body_charged = bytes;
+    }
+}
+
 static void on_body(void *ctx, struct http_stream *s, const void *p, size_t n)
 {
     struct request *r = http_stream_user(s);
-    size_t before;
     struct err e = {.code = ERR_NONE};
 
     (void)ctx;
@@ -440,13 +448,16 @@ static void on_body(void *ctx, struct http_stream *s, const void *p, size_t n)
     if (r == NULL || r->state != REQ_BODY) {
         return; /* answered already: the rest is let through and dropped */
     }
-    before = r->body.len;
-    if (before == 0 && r->decoder == NULL) { /* in one piece when its length is known and usual */
+    if (r->body.len == 0 &&
+        r->decoder == NULL) { /* in one piece when its length is known and usual */
         int64_t announced = http_stream_head(s)->content_length;
 
-        (void)buf_reserve(&r->body, size_max(n, announced > REQUEST_BODY_USUAL ? REQUEST_BODY_USUAL
-                                                : announced > 0                ? (size_t)announced
-                                                                               : n));
+        size_t room = announced > REQUEST_BODY_USUAL ? REQUEST_BODY_USUAL
+                      : announced > 0                ? (size_t)announced
+                                                     : 0;
+
+        (void)buf_reserve(&r->body, size_max(n, room));
+        body_charge(r, room); /* what was announced is held from its first byte on */
     }
     if (r->decoder == NULL) {
         buf_append(&r->body, p, n);
@@ -458,8 +469,7 @@ static void on_body(void *ctx, struct http_stream *s, const void *p, size_t n)
         body_fail(r, e.code);
         return;
     }
-    r->body_charged += r->body.len - before;
-    r->loop->body_bytes += r->body.len - before;
+    body_charge(r, r->body.len);
     if (r->loop->body_bytes > bodies_max(r->loop)) {
         struct api_error full = {0};
 

@@ -48,6 +48,7 @@ struct gathered {
     struct buf text;
     struct gathered_call *call; /* [USAGE_CALLS_MAX], owned; NULL: no call came */
     uint32_t calls;
+    size_t call_bytes;
     struct buf logprobs[4]; /* JSON array bodies, by member (see request_answer.c) */
     bool has_logprobs;
 };

@@ -130,6 +130,11 @@ static const struct str *logprob_names(const struct request *r)
     return logprob_lists[r->endpoint == ENDPOINT_CHAT ? 0 : 1];
 }
 
+static size_t delta_bytes(const struct json *v)
+{
+    return v != NULL && v->type == JSON_STRING ? v->text.n : 0;
+}
+
 static void gather_call(struct request *r, const struct json *delta)
 {
     const struct json *function = json_get(delta, STR("function"));
@@ -154,6 +159,11 @@ static void gather_call(struct request *r, const struct json *delta)
         buf_init(&c->arguments, g->text.max);
     }
     c = &g->call[index];
+    g->call_bytes += delta_bytes(id) + delta_bytes(name) + delta_bytes(arguments);
+    if (g->call_bytes > g->text.max) { /* all calls together have the bound of one text */
+        g->text.failed = true;
+        return;
+    }
     if (id != NULL && id->type == JSON_STRING && c->id.len == 0) {
         buf_str(&c->id, id->text);
     }

@@ -89,6 +89,9 @@ static bool journal_dispatch(struct request *r, const struct worker *w)
 {
     struct record rec = {.type = RECORD_DISPATCH};
 
+    if (!request_voids_put(r)) { /* those of earlier attempts come before this one */
+        return false;
+    }
     rec.dispatch.request = r->request_id;
     rec.dispatch.event = r->attempt.event;
     rec.dispatch.at_us = env_wall_us(r->loop->env);
@@ -186,6 +189,7 @@ void request_dispatch(struct request *r)
     struct proxy_request req;
     struct api_error e = {0};
 
+    CHECK(!r->responded && r->api.root != NULL);
     r->attempts++;
     r->tried |= 1ULL << w->slot;
     r->error.status = 0; /* what the last attempt said is told only when nobody else is tried */

@@ -8,6 +8,7 @@
 #define STREAM_EXTEND_AHEAD 256
 #define STREAM_PROGRESS_TOKENS 256 /* a PROGRESS record at least this often, or each second */
 #define STREAM_PROGRESS_US 1000000
+#define WAITS_AGAIN_US 50000 /* as long as the back-off between two attempts may be */
 
 /* Output tokens so far, by the worker's cumulative count where it gives one. */
 static int64_t output_so_far(const struct request *r)
@@ -226,6 +227,11 @@ void request_waits(struct env_timer *t)
     const struct gateway_config *c = &r->loop->gw->config;
 
     if (r->stream == NULL || !r->api.stream || r->state >= REQ_STREAMING) {
+        return;
+    }
+    if (!r->responded && r->state != REQ_DISPATCHED) {
+        /* Between two attempts: the head would end the retries, and take the prompt they need. */
+        env_timer_arm(r->loop->env, t, env_now_us(r->loop->env) + WAITS_AGAIN_US);
         return;
     }
     if (!r->responded) {

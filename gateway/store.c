@@ -3,6 +3,9 @@
 
 #include "ledger/migrate.h"
 
+#define STORE_SHARED_US                                                                            \
+    15000000                  /* a connection of a vanished host ends within 11 s (ship_claim)     \
+                               */
 #define STORE_LOOK_US 100000  /* NOTIFY is looked for this often */
 #define STORE_POLL_US 1000000 /* and the version is polled, should a NOTIFY be lost */
 /* The file follows the cursor, so that the journal can be trimmed: the month is summed anew. */
@@ -40,8 +43,10 @@ struct store {
     int32_t newest_epoch;
     bool from_file; /* known is the file's: Postgres is read whole as soon as it answers */
     bool said_down, said_shared;
-    bool started; /* the gateway id is ours: a new connection takes its lock again */
-    bool pinged;  /* in this step */
+    bool held;                /* its lock is this connection's */
+    uint64_t unheld_since_us; /* 0: held, or never asked */
+    bool started;             /* the gateway id is ours: a new connection takes its lock again */
+    bool pinged;              /* in this step */
     uint64_t retry_us, backoff_us, look_us, poll_us, save_us, partitions_us;
 };
 
@@ -192,23 +197,33 @@ static void lost(struct store *s, const struct err *e)
 }
 
 /* Started without Postgres, or while the connection was away another process may have come. What
- * runs is not stopped for it: the shipper books no row over another one's. */
+ * runs is not stopped for it: the shipper books no row over another one's. The lock may also be
+ * with our last connection still, whose end the server has not seen: it is asked for again at each
+ * look, and the other process told of only when that can't be the reason any more. */
 static bool hold(struct store *s, struct err *e)
 {
-    bool held = true;
+    uint64_t now = env_now_us(s->env);
 
     if (!s->started) {
         return true; /* store_journal_opened claims, and waits for it */
     }
-    if (!ship_hold(s->pg, (int32_t)s->gw->config.gateway_id, &held, e)) {
+    if (!ship_hold(s->pg, (int32_t)s->gw->config.gateway_id, &s->held, e)) {
         return false;
     }
-    if (!held && !s->said_shared) {
+    if (s->held) {
+        s->said_shared = false;
+        s->unheld_since_us = 0;
+        return true;
+    }
+    if (s->unheld_since_us == 0) {
+        s->unheld_since_us = now;
+    }
+    if (now - s->unheld_since_us >= STORE_SHARED_US && !s->said_shared) {
+        s->said_shared = true;
         say(s, LOG_ERROR, "gateway_id_shared",
             "another gateway runs with this gateway_id: budgets and rows of both are at risk. Give "
             "each gateway a gateway_id and a journal.dir of its own");
     }
-    s->said_shared = !held;
     return true;
 }
 
@@ -217,6 +232,7 @@ static bool connect(struct store *s, struct err *e)
     if (s->gw->config.pg_conninfo.n == 0) {
         return err_set(e, ERR_UNAVAILABLE, "postgres.conninfo is not set");
     }
+    s->held = false;
     s->pg = pg_open(s->gw->config.pg_conninfo, "tollgate-control", e);
     return s->pg != NULL && pg_exec(s->pg, "LISTEN tollgate_config", NULL, 0, e) && hold(s, e);
 }
@@ -334,7 +350,7 @@ static void look(struct store *s)
         return;
     }
     make_partitions(s);
-    if (!follow(s, &e)) {
+    if ((!s->held && !hold(s, &e)) || !follow(s, &e)) {
         lost(s, &e);
     }
 }
@@ -394,6 +410,8 @@ bool store_journal_opened(struct store *s, struct env *env, struct err *e)
             return false;
         }
         lost(s, &claim); /* it went away meanwhile: the shipper claims */
+    } else {
+        s->held = true;
     }
     return save(s, e);
 }

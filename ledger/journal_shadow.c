@@ -7,12 +7,11 @@
  *   folder/  port-0000000003-02.ring      epoch, port
  *   slot 0: {magic, tickets written into segments, their check}    slot 1 + ticket % N: the record
  *
- * Producer: before a DISPATCH's request goes out, one write of all it put since the last one, into
- * the file's mapping (no
- * sync: the page cache outlives the process; a loss of power is covered as far as the group's
- * sync). Writer: after each group's write, the header. Recovery: a DISPATCH in a ring that no
- * segment has is an orphan like any other. The files of a life go once its orphans' rows are
- * durable. */
+ * Producer: before a DISPATCH's request goes out, one write of all it put since the last one, where
+ * the file system allows it into the file's mapping (no sync: the page cache outlives the process;
+ * a loss of power is covered as far as the group's sync). Writer: after each group's write, the
+ * header. Recovery: a DISPATCH in a ring that no segment has is an orphan like any other. The files
+ * of a life go once its orphans' rows are durable. */
 #include "ledger/journal_disk.h"
 
 #include "base/map.h"

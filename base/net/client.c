@@ -368,10 +368,11 @@ struct http_call *http_call_start(struct http_origin *o, const struct http_call_
     list_init(&call->node);
     buf_init(&call->request, safe ? r->body.n + REQUEST_HEAD_MAX : 0);
     buf_init(&call->body, 0);
+    CHECK(r->taken == NULL || r->body.n == 0);
     if (safe) {
         request_write(&call->request, o->options.host, r);
-        call_take_body(call, r->taken);
     }
+    call_take_body(call, r->taken);
     if (!safe || call->request.failed) {
         call_fail_soon(call, safe ? HTTP_FAIL_BUSY : HTTP_FAIL_PROTOCOL);
         return call;

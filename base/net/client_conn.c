@@ -12,10 +12,6 @@
 #define CIPHER_HIGH 65536
 #define CIPHER_MAX (1u << 20)
 #define WRITES_PER_TURN 16
-/* A connection that carried several calls and was in use a moment ago needs no look: its peer keeps
- * connections open, and the loop watches them. */
-#define FRESH_US 100000
-#define FRESH_SERVED 2
 
 static const struct h1_limits answer_limits = {CLIENT_HEAD_BYTES_MAX, CLIENT_HEAD_FIELDS_MAX};
 
@@ -607,8 +603,7 @@ void conn_carry(struct client_conn *c, struct http_call *call)
     conn_watch(c);
 }
 
-/* The kernel is asked: closed, or written to, by its peer. */
-static bool conn_was_closed(struct client_conn *c)
+bool conn_is_stale(struct client_conn *c)
 {
     uint8_t byte[512];
     ssize_t n = env_read(conn_env(c), c->sock, byte, sizeof(byte));
@@ -620,19 +615,11 @@ static bool conn_was_closed(struct client_conn *c)
     return n != -EAGAIN;
 }
 
-bool conn_is_stale(struct client_conn *c)
-{
-    bool fresh = c->served >= FRESH_SERVED && env_now_us(conn_env(c)) - c->last_us < FRESH_US;
-
-    return !fresh && conn_was_closed(c);
-}
-
 void conn_keep(struct client_conn *c)
 {
     struct http_origin *o = c->origin;
 
     conn_set_state(c, CONN_IDLE);
-    c->served++;
     list_remove(&c->node);
     list_push_front(&o->idle, &c->node);
     o->n_idle++;

@@ -96,7 +96,6 @@ struct client_conn {
     struct tls_session *tls; /* owned; NULL: clear */
     enum conn_state state;
     bool reused;            /* this call is not its first */
-    uint32_t served;        /* calls after which it was kept */
     bool answered;          /* a byte of this call's answer came */
     bool broken;            /* a write failed: only what is left to read counts */
     struct buf in;          /* owned: bytes read, not yet used (a partial head, a pause) */

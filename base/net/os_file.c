@@ -4,9 +4,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -120,13 +122,22 @@ int64_t os_file_size(struct env *e, struct env_file *f)
     return fstat(f->fd, &st) == 0 ? (int64_t)st.st_size : -errno;
 }
 
-/* Its blocks are there, so that a write cannot meet a full disk. Without a mapping it is written as
- * any file is. */
+/* Where allocated blocks are written in place, so that a store into the mapping cannot meet a full
+ * disk, which would be a signal instead of an answer. Copy-on-write and network file systems are
+ * not among them: there the file is written as any file is. */
+static bool writes_in_place(int fd)
+{
+    struct statfs s;
+
+    return fstatfs(fd, &s) == 0 &&
+           (s.f_type == EXT4_SUPER_MAGIC || s.f_type == XFS_SUPER_MAGIC || s.f_type == TMPFS_MAGIC);
+}
+
 static void map_file(struct env_file *f, uint64_t bytes)
 {
     void *p;
 
-    if (!f->mapped || f->map != NULL || bytes > SIZE_MAX) {
+    if (!f->mapped || f->map != NULL || bytes > SIZE_MAX || !writes_in_place(f->fd)) {
         return;
     }
     p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, f->fd, 0);

@@ -157,10 +157,13 @@ struct env_sock *os_sock_accept(struct env *e, struct env_sock *listener, struct
 }
 
 /* Wants of this process and host say nothing of the peer: a code of their own (base/env.h). */
-static void connect_story(struct err *err, int cause, const char *peer)
+static void connect_story(struct err *err, int cause, int family, const char *peer)
 {
-    bool ours = cause == EMFILE || cause == ENFILE || cause == ENOBUFS || cause == ENOMEM ||
-                cause == EADDRNOTAVAIL || cause == EAGAIN;
+    /* No port left, and with IPv6 also: no such address on this host, which is the peer's matter.
+     */
+    bool no_port = (cause == EADDRNOTAVAIL || cause == EAGAIN) && family == AF_INET;
+    bool ours =
+        cause == EMFILE || cause == ENFILE || cause == ENOBUFS || cause == ENOMEM || no_port;
 
     if (ours) {
         err_set(err, ERR_LIMIT, "cannot connect to %s: %s", peer, strerror(cause));
@@ -179,12 +182,12 @@ struct env_sock *os_sock_connect(struct env *e, const struct env_addr *a, struct
     (void)e;
     os_addr_text(a, text);
     if (fd < 0) {
-        connect_story(err, errno, text);
+        connect_story(err, errno, sock_family(a), text);
         return NULL;
     }
     sock_option(fd, IPPROTO_TCP, TCP_NODELAY);
     if (connect(fd, (struct sockaddr *)&addr, len) != 0 && errno != EINPROGRESS && errno != EINTR) {
-        connect_story(err, errno, text);
+        connect_story(err, errno, sock_family(a), text);
         close(fd);
         return NULL;
     }

@@ -32,9 +32,12 @@ static struct http_server *stream_server(const struct http_stream *s)
 
 struct http_stream *stream_new(struct conn *c)
 {
-    struct http_stream *s = pool_take(&c->server->streams);
+    struct http_stream *s = pool_try(&c->server->streams);
     const struct http_limits *lim = &c->server->limits;
 
+    if (s == NULL) {
+        return NULL;
+    }
     s->conn = c;
     s->state = STREAM_HEAD;
     s->length_left = -1;

@@ -59,7 +59,7 @@ struct usage_whole {
 /* A 200 body. false: e says (in-band error, no choices, no reason, cut short: 502). */
 MUST_USE bool usage_read_whole(struct usage_calls *calls, struct arena *a, enum endpoint ep,
                                struct str body, struct usage_whole *out, struct api_error *e);
-/* Of a 200 body that broke off: how many bytes of the answer's text came, escapes as they stand. */
+/* Of a 200 body that broke off: how many bytes of text, reasoning and calls' arguments came. */
 uint64_t usage_part_bytes(enum endpoint ep, struct str body);
 /* The same answer as the one piece of a stream: the client asked for one, the engine did not. Once
  * only: the tree gets the indexes of its calls. false: arena exhausted. */

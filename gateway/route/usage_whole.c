@@ -84,23 +84,46 @@ bool usage_read_whole(struct usage_calls *calls, struct arena *a, enum endpoint 
     return true;
 }
 
+/* Bytes that the string at body[at] stands for, as far as it came; *at moves past it. */
+static uint64_t string_bytes(struct str body, size_t *at)
+{
+    uint64_t n = 0;
+
+    while (*at < body.n && body.p[*at] != '"') {
+        bool escape = body.p[*at] == '\\';
+        bool code = escape && *at + 1 < body.n && body.p[*at + 1] == 'u';
+
+        *at += code ? 6 : escape ? 2 : 1;
+        n += code ? 3 : 1;
+    }
+    return n;
+}
+
+/* Of every string under this key. */
+static uint64_t member_bytes(struct str body, struct str key)
+{
+    uint64_t n = 0;
+    size_t at = 0, found;
+
+    while (at < body.n && (found = str_find(str_of(body.p + at, body.n - at), key)) != SIZE_MAX) {
+        for (at += found + key.n; at < body.n && (body.p[at] == ':' || body.p[at] == ' '); at++) {
+        }
+        if (at < body.n && body.p[at] == '"') {
+            at++;
+            n += string_bytes(body, &at);
+        }
+    }
+    return n;
+}
+
 uint64_t usage_part_bytes(enum endpoint ep, struct str body)
 {
-    struct str key = ep == ENDPOINT_CHAT ? STR("\"content\"") : STR("\"text\"");
-    size_t at = str_find(body, key), begin;
-
-    if (at == SIZE_MAX) {
-        return 0;
+    if (ep != ENDPOINT_CHAT) {
+        return member_bytes(body, STR("\"text\""));
     }
-    for (at += key.n; at < body.n && (body.p[at] == ':' || body.p[at] == ' '); at++) {
-    }
-    if (at == body.n || body.p[at] != '"') {
-        return 0; /* null, parts: nothing that could be counted */
-    }
-    for (begin = ++at; at < body.n && body.p[at] != '"'; at++) {
-        at += body.p[at] == '\\';
-    }
-    return size_min(at, body.n) - begin;
+    return member_bytes(body, STR("\"content\"")) +
+           member_bytes(body, STR("\"reasoning_content\"")) +
+           member_bytes(body, STR("\"arguments\""));
 }
 
 /* Whole calls have no index, a delta's must. */

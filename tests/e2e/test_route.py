@@ -1,4 +1,5 @@
 """Where requests go: retries, prefixes, what the rows say about it."""
+import concurrent.futures
 import os
 import socket
 import threading
@@ -222,3 +223,15 @@ def test_our_own_want_of_descriptors_is_no_fault_of_the_worker():
         while time.monotonic() < end:
             assert all(w["health"] == "up" for w in g.ctl("worker", "list")["data"])
         assert of_workers() == before
+
+
+def test_a_retry_and_the_head_that_waits_do_not_meet():
+    """A worker refuses just before the client would be told to wait: the head must not go out between two attempts."""
+    with Instance(workers=2, options={"requests.head_hold": "1s"}) as g:
+        def ask(i, k):
+            return g.stream("backoff-%d-%d @tokens=2 @slow=%d @status=503" % (i, k, 955 + 6 * k)).status
+        for i in range(8):
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                assert set(pool.map(lambda k: ask(i, k), range(8))) <= {200, 503}
+            assert g.procs["gateway"].alive(), g.tail(60)
+        g.idle()

@@ -650,6 +650,37 @@ static void files_keep_what_is_written_and_say_their_size(void **state)
     os_env_free(env);
 }
 
+/* Mapped or not, as the file system allows: what was written is in the file at once, for everybody. */
+static void a_mapped_file_is_written_like_any_other(void **state)
+{
+    struct env *env = env_make(NULL);
+    const struct env_ops *ops = env->ops;
+    struct env_file *f, *other;
+    struct folder folder;
+    char bytes[8];
+
+    (void)state;
+    folder_make(&folder);
+    assert_int_equal(ops->file_open(env, folder.file, ENV_OPEN_MAPPED, &f), 0);
+    assert_int_equal(ops->file_pwrite(env, f, "before", 6, 0), 6); /* nothing is allocated yet */
+    assert_int_equal(ops->file_allocate(env, f, 8192), 0);
+    assert_int_equal(ops->file_pwrite(env, f, "within", 6, 8186), 6);
+    assert_int_equal(ops->file_pwrite(env, f, "beyond", 6, 8190), 6); /* not all in the mapping */
+    assert_int_equal(ops->file_pwrite(env, f, "BE", 2, 0), 2);
+    assert_int_equal(ops->file_open(env, folder.file, ENV_OPEN_READ, &other), 0);
+    assert_int_equal(ops->file_pread(env, other, bytes, 6, 0), 6);
+    assert_memory_equal(bytes, "BEfore", 6);
+    assert_int_equal(ops->file_pread(env, other, bytes, 8, 8186), 8);
+    assert_memory_equal(bytes, "withbeyo", 8);
+    ops->file_close(env, other);
+    ops->file_close(env, f);
+    assert_int_equal(ops->file_open(env, folder.file, ENV_OPEN_MAPPED, &f), 0);
+    assert_int_equal(ops->file_size(env, f), 0);
+    ops->file_close(env, f);
+    folder_drop(&folder);
+    os_env_free(env);
+}
+
 static void gather_name(void *ctx, const char *name)
 {
     buf_c(ctx, name);
@@ -722,6 +753,7 @@ int main(void)
         cmocka_unit_test(the_queue_of_names_is_bounded_and_forgotten_with_its_loop),
         cmocka_unit_test(addresses_are_parsed_strictly),
         cmocka_unit_test(files_keep_what_is_written_and_say_their_size),
+        cmocka_unit_test(a_mapped_file_is_written_like_any_other),
         cmocka_unit_test(folders_list_regular_files_sorted_and_renames_replace),
         cmocka_unit_test(random_bytes_differ),
     };

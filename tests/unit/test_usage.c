@@ -782,7 +782,13 @@ static void of_an_answer_that_broke_off_its_text_is_counted(void **state)
     } cases[] = {
         {ENDPOINT_CHAT, "{\"choices\":[{\"message\":{\"role\":\"assistant\",\"content\": \"abcd",
          4},
-        {ENDPOINT_CHAT, "{\"choices\":[{\"message\":{\"content\":\"a\\\"b\"},\"fin", 4},
+        {ENDPOINT_CHAT, "{\"choices\":[{\"message\":{\"content\":\"a\\\"b\"},\"fin", 3},
+        {ENDPOINT_CHAT, "{\"choices\":[{\"message\":{\"content\":\"\\u4f60\\n\"},\"fin", 4},
+        {ENDPOINT_CHAT,
+         "{\"choices\":[{\"message\":{\"content\":null,\"tool_calls\":[{\"function\":{"
+         "\"arguments\":\"{}\"}},"
+         "{\"function\":{\"arguments\":\"12",
+         4},
         {ENDPOINT_CHAT, "{\"choices\":[{\"message\":{\"content\":\"ab\\", 3},
         {ENDPOINT_CHAT, "{\"choices\":[{\"message\":{\"content\":null,\"tool", 0},
         {ENDPOINT_CHAT, "{\"choices\":[{\"message\":{\"content\"", 0},
