@@ -42,11 +42,11 @@ static void write_close(struct recovery *run, const struct orphan *o, int64_t pr
     struct control *c = run->c;
     const struct price *p = snapshot_price_id(c->world->snap, o->open.r.open.price_id);
     struct record rec = {.type = RECORD_CLOSE};
-    int64_t in_max = o->open.r.open.prompt_bound, out_max = o->open.r.open.output_bound;
+    int64_t in_max = o->open.r.open.prompt_bound;
     enum usage_state state = known ? USAGE_MEASURED : USAGE_UNKNOWN;
 
     if (o->open.r.type == 0) {
-        in_max = out_max = INT32_MAX;
+        in_max = INT32_MAX;
     }
     if (p == NULL) {
         p = &unpriced;
@@ -54,8 +54,6 @@ static void write_close(struct recovery *run, const struct orphan *o, int64_t pr
     if (output == 0) {
         prompt = cached = 0; /* nothing was produced: it costs nothing */
     }
-    (void)out_max; /* extends are not in OPEN: PROGRESS and the worker know better than the first
-                      hold */
     recover_entry(o, clamp32(prompt, in_max), clamp32(cached, in_max), clamp32(output, INT32_MAX),
                   state, p, &rec.close);
     run->ticket = journal_put(c->port, &rec);

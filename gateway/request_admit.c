@@ -136,6 +136,7 @@ static void on_quota(struct quota_hold *h)
     r->extending = false;
     if (granted) {
         r->out_held += r->extend_tokens;
+        r->last_progress_us = 0; /* the next chunk's PROGRESS says so, long before it is used */
     } else {
         r->extend_refused = true;
     }

@@ -73,6 +73,7 @@ static void progress(struct request *r, int64_t output)
     rec.progress.prompt = prompt_so_far(r);
     rec.progress.cached = r->said.present ? (int32_t)r->said.cached : 0;
     rec.progress.output = (int32_t)output;
+    rec.progress.output_held = (int32_t)(r->out_held < INT32_MAX ? r->out_held : INT32_MAX);
     (void)journal_put(r->loop->port,
                       &rec); /* a full ring loses a PROGRESS only: CLOSE still comes */
 }

@@ -59,6 +59,7 @@ struct record {
             struct uuid event;
             uint64_t at_us;
             int32_t prompt, cached, output;
+            int32_t output_held; /* what the hold covers by now: OPEN's bound and all extends */
         } progress;
         struct entry close;
         struct {

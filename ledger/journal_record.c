@@ -52,7 +52,7 @@ _Static_assert(sizeof(struct disk_dispatch) == 192, "dispatch");
 struct disk_progress {
     uint8_t event[16];
     uint64_t at_us;
-    int32_t prompt, cached, output, spare;
+    int32_t prompt, cached, output, output_held; /* held: 0 in records of before it was there */
 };
 _Static_assert(sizeof(struct disk_progress) == 40, "progress");
 
@@ -178,6 +178,7 @@ static void progress_encode(const struct record *r, uint8_t *body)
         .prompt = r->progress.prompt,
         .cached = r->progress.cached,
         .output = r->progress.output,
+        .output_held = r->progress.output_held,
     };
 
     memcpy(d.event, r->progress.event.b, 16);
@@ -194,6 +195,7 @@ static void progress_decode(const uint8_t *body, struct record *r)
     r->progress.prompt = d.prompt;
     r->progress.cached = d.cached;
     r->progress.output = d.output;
+    r->progress.output_held = d.output_held;
 }
 
 static void close_encode(const struct record *r, int32_t gateway_id, uint8_t *body)

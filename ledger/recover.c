@@ -97,6 +97,7 @@ static void progress_see(struct recovery *v, const struct record_stored *s)
         l->o.prompt = s->r.progress.prompt;
         l->o.cached = s->r.progress.cached;
         l->o.output = s->r.progress.output;
+        l->o.output_held = s->r.progress.output_held;
     }
 }
 
@@ -336,8 +337,18 @@ static int32_t at_least_zero(int32_t v)
     return v > 0 ? v : 0;
 }
 
-/* An attempt that gave nothing costs nothing, its prompt included. The prompt is billed at its
- * bound at most; the output was cut at what was held while the gateway lived. */
+/* What was held for output when the gateway died, as far as the journal knows; never less than what
+ * was on its way to the client. A worker goes on until it notices, and its count with it. */
+static int32_t output_bound(const struct orphan *o)
+{
+    int32_t held = o->open.r.open.output_bound;
+
+    held = held > o->output_held ? held : o->output_held;
+    return held > o->output ? held : o->output;
+}
+
+/* An attempt that gave nothing costs nothing, its prompt included. Prompt and output are billed at
+ * their bounds at most: settled <= held. */
 static void tokens_of_orphan(const struct orphan *o, int32_t prompt, int32_t cached, int32_t output,
                              struct entry *out)
 {
@@ -355,6 +366,10 @@ static void tokens_of_orphan(const struct orphan *o, int32_t prompt, int32_t cac
     out->tok.in_cached = cached < prompt ? cached : prompt;
     out->tok.in_uncached = prompt - out->tok.in_cached;
     out->tok.out = output;
+    if (output > output_bound(o)) {
+        out->tok.out = output_bound(o);
+        out->usage_state = USAGE_CLAMPED;
+    }
 }
 
 void recover_entry(const struct orphan *o, int32_t prompt, int32_t cached, int32_t output,

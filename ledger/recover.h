@@ -13,6 +13,7 @@
 struct orphan {
     struct record_stored open, dispatch; /* open.r.type 0 when its OPEN is gone */
     int32_t prompt, cached, output;      /* last PROGRESS; -1: none */
+    int32_t output_held;                 /* of OPEN and PROGRESS: no row bills more */
 };
 
 struct recovered {

@@ -77,6 +77,7 @@ static void show_record(const struct record_stored *s, struct buf *line)
         uuid_text(r->progress.event, text);
         jw_kc(&w, "event", text);
         jw_ki64(&w, "output", r->progress.output);
+        jw_ki64(&w, "output_held", r->progress.output_held);
         break;
     case RECORD_CLOSE:
         show_close(&w, &r->close);

@@ -457,9 +457,34 @@ static void an_attempt_put_and_not_written_is_an_orphan(void **state)
     world_remove(dir);
 }
 
+/* A worker that went on after its gateway died counts more than was held for the tenant. */
+static void a_row_of_an_orphan_bills_no_more_than_was_held(void **state)
+{
+    const struct price p = {0};
+    struct orphan o = {.prompt = 100, .cached = 64, .output = 256};
+    struct entry e;
+
+    (void)state;
+    o.open.r = world_open(1);
+    o.dispatch.r = world_dispatch(1, 1);
+    recover_entry(&o, 100, 64, 500, USAGE_MEASURED, &p, &e);
+    assert_int_equal(e.tok.out, 500);
+    assert_int_equal(e.usage_state, USAGE_MEASURED);
+    recover_entry(&o, 100, 64, 1540, USAGE_MEASURED, &p, &e);
+    assert_int_equal(e.tok.out, 512); /* OPEN's bound */
+    assert_int_equal(e.usage_state, USAGE_CLAMPED);
+    o.output_held = 1024; /* a PROGRESS after an extend */
+    recover_entry(&o, 100, 64, 1540, USAGE_MEASURED, &p, &e);
+    assert_int_equal(e.tok.out, 1024);
+    o.output = 1100; /* it was on its way to the client */
+    recover_entry(&o, 100, 64, 1540, USAGE_MEASURED, &p, &e);
+    assert_int_equal(e.tok.out, 1100);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_row_of_an_orphan_bills_no_more_than_was_held),
         cmocka_unit_test(cut_at_every_byte_keeps_every_whole_record),
         cmocka_unit_test(zeros_after_every_byte_keep_every_whole_record),
         cmocka_unit_test(a_hole_in_the_last_group_ends_the_journal),
