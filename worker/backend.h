@@ -2,9 +2,11 @@
  *
  * One forward call a step; the backend owns fusion, threads, repacked weights and where KV bytes
  * lie. Block identity, hashing and references never reach it.
- * KV: pages [block][layer][2][kv_heads][BLOCK_TOKENS][head_dim], dtype the backend's; attention
- * reads the stored (rounded) form, also within its own chunk, and its sums depend on the absolute
- * position alone: alone = batched = chunked = cached, bit for bit. One caller (the engine thread).
+ * KV: pages [block][layer][2][kv_heads], each [BLOCK_TOKENS][head_dim] (values) or its transpose
+ * (keys of cpu), dtype the backend's; an int8 page ends in its BLOCK_TOKENS scales in bf16, and
+ * value = int8 * scale. Attention reads the stored (rounded) form, also within its own chunk, and
+ * its sums depend on the absolute position alone: alone = batched = chunked = cached, bit for bit.
+ * One caller (the engine thread).
  */
 #ifndef WORKER_BACKEND_H
 #define WORKER_BACKEND_H
@@ -50,21 +52,42 @@ struct backend_ops {
 
 /* Which instructions the cpu backend uses; every level gives the same bits. */
 enum backend_level {
-    BACKEND_LEVEL_BEST = 0, /* the widest that this CPU has */
+    BACKEND_LEVEL_BEST = 0, /* what $TOLLGATE_CPU names, else the widest that this CPU has */
     BACKEND_LEVEL_PORTABLE,
     BACKEND_LEVEL_AVX2,
     BACKEND_LEVEL_AVX512, /* F, BW, DQ, VL, VNNI */
+    BACKEND_LEVEL_AMX,    /* int8 tiles, for sixteen rows and more; else as AVX-512 */
+};
+
+/* How the cpu backend keeps keys and values; ref keeps float32. */
+enum backend_kv_dtype {
+    BACKEND_KV_BF16 = 0,
+    BACKEND_KV_INT8, /* int8 with one bf16 scale a token, head and page: a little over half */
+};
+
+/* Whether the order of sums is the same for every batch. Part of what KV bytes depend on. */
+enum backend_policy {
+    BACKEND_POLICY_EXACT = 0,
+    BACKEND_POLICY_FAST, /* may use AMX in bf16 where it is; on other CPUs it is `exact` */
 };
 
 struct backend_options {
-    unsigned threads;         /* >= 1; ref computes on the caller's alone */
-    uint32_t rows_max;        /* rows of one forward */
-    enum backend_level level; /* cpu; a level that this CPU lacks is refused */
+    unsigned threads;               /* >= 1; ref computes on the caller's alone */
+    uint32_t rows_max;              /* rows of one forward */
+    enum backend_level level;       /* cpu; a level that this CPU lacks is refused */
+    enum backend_kv_dtype kv_dtype; /* cpu */
+    enum backend_policy policy;     /* cpu */
 };
 
-/* "portable", "avx2", "avx512", "best". */
+/* "portable", "avx2", "avx512", "amx", "best". */
 MUST_USE bool backend_level_named(struct str name, enum backend_level *out);
 const char *backend_level_name(enum backend_level level);
+MUST_USE bool backend_kv_dtype_named(struct str name, enum backend_kv_dtype *out); /* bf16, int8 */
+const char *backend_kv_dtype_name(enum backend_kv_dtype dtype);
+MUST_USE bool backend_policy_named(struct str name, enum backend_policy *out); /* exact, fast */
+const char *backend_policy_name(enum backend_policy policy);
+/* CPUs that this process may use: its affinity and its control group's quota, rounded up. */
+unsigned backend_default_threads(void);
 
 /* The model is borrowed and outlives the backend. NULL with a story. */
 struct backend *backend_ref_open(const struct model *m, const struct backend_options *o,

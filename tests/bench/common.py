@@ -52,6 +52,26 @@ def machine():
     print("load before: %s" % " ".join(open("/proc/loadavg").read().split()[:3]))
 
 
+def busy_share(seconds=0.3):
+    """Of all CPUs, over so long."""
+    def read():
+        v = [int(x) for x in open("/proc/stat").readline().split()[1:9]]
+        return sum(v), v[3] + v[4]
+    a = read()
+    time.sleep(seconds)
+    b = read()
+    return 1 - (b[1] - a[1]) / max(1, b[0] - a[0])
+
+
+def settle(patience_s, share=0.1):
+    """Waits until neighbours leave the CPUs, but not for ever. False: they did not."""
+    end = time.monotonic() + patience_s
+    while busy_share() > share:
+        if time.monotonic() > end:
+            return False
+    return True
+
+
 def load_after():
     print("load after: %s" % " ".join(open("/proc/loadavg").read().split()[:3]))
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Our worker's cpu backend beside llama.cpp on the same GGUF: decode, batch of 8, prefill, a 4k prompt.
+"""Our worker's cpu backend beside llama.cpp on the same GGUF: decode, batch of 8, prefill, a 4k prompt, load.
 
-Ours: bench_worker (the backend alone). Peer: prebuilt llama.cpp of the npm package @node-llama-cpp,
-driven through the ctypes binding of llama-cpp-python's source distribution; both are fetched once
-into ~/.cache/tollgate/bench. Sides take turns in every round, at equal thread counts.
+Ours: bench_worker (the backend alone; `tollgate-worker bench` is the same code). Peer: prebuilt llama.cpp of the npm
+package @node-llama-cpp, driven through the ctypes binding of llama-cpp-python's source distribution; both are fetched
+once into ~/.cache/tollgate/bench. Sides take turns in every round, at equal thread counts; the peer in several settings,
+of which the best counts. Tokens a second in wall time, and per CPU-second, which neighbours disturb less.
 
-    worker.py [--rounds 3] [--tests tg,b8,pp512,kv4k,spin] [--threads 1,2]
+    worker.py [--rounds 3] [--tests tg,b8,pp512,kv4k,load,spin,v8] [--threads 1,2] [--peer passive,spinning,passive+fa]
+              [--patience 20]
 """
 import argparse
 import json
@@ -16,13 +18,19 @@ import subprocess
 import sys
 import tarfile
 
-from common import CACHE, CPUS, LAB, RELEASE, Table, load_after, machine, median, mid, need, skip
+from common import CACHE, CPUS, LAB, RELEASE, Table, load_after, machine, median, mid, need, settle, skip
 
 NPM = "@node-llama-cpp/linux-x64@3.22.1"
 SDIST = "llama-cpp-python==0.3.36"
 PATIENCE_S = 90  # its barrier spins: on a busy machine two of its threads can take for ever
 WHAT = {"tg": "decode, batch 1, tokens/s", "b8": "decode, batch 8, tokens/s", "pp512": "prefill 512, tokens/s",
-        "kv4k": "4,128 tokens to the first one, ms", "spin": "decode beside a spinning process, tokens/s"}
+        "kv4k": "4,128 tokens to the first one, ms", "load": "load to first token, file cached, ms",
+        "spin": "decode beside a spinning process, tokens/s", "v8": "8 rows of one sequence, tokens/s"}
+LATENCY = ("kv4k", "load")
+OURS_ONLY = ("v8",)
+# How its threads wait (OMP_WAIT_POLICY), and flash attention, which only long prompts could want.
+SETTINGS = {"passive": ("passive", 0), "spinning": ("active", 0), "passive+fa": ("passive", 1)}
+FA_TESTS = ("pp512", "kv4k")
 
 
 # ---- the peer ----
@@ -76,6 +84,7 @@ class Peer:
         self.model = model
         self.env = dict(os.environ, LLAMA_CPP_LIB_PATH=str(lib), LD_LIBRARY_PATH=str(lib), PYTHONPATH="%s:%s" % (py, LAB / "llama"),
                         OMP_WAIT_POLICY="passive", OPENBLAS_NUM_THREADS="1")
+        self.cpu = {}
 
     def check(self):
         """The structs fit: it finds the known first tokens of known prompts."""
@@ -91,24 +100,32 @@ class Peer:
             skip("llama.cpp does not find known tokens (%s of %d): its binding does not fit\n%s" % (same.count("1"), len(same), got.stderr[-800:]))
         print("peer: llama.cpp finds the known first token of %d of %d prompts (f32 truth, quantised weights)" % (same.count("1"), len(same)))
 
-    def run(self, test, threads):
-        """(figures, cold figures); None: not within the patience."""
-        argv = [sys.executable, str(LAB / "llama/llama_bench.py"), "--model", str(self.model), "--test", test, "--threads", str(threads), "--reps", "1", "--json"]
+    def run(self, test, threads, setting):
+        """A figure; None: not within the patience."""
+        wait, fa = SETTINGS[setting]
+        argv = [sys.executable, str(LAB / "llama/llama_bench.py"), "--model", str(self.model), "--test", test, "--threads", str(threads),
+                "--reps", "1", "--fa", str(fa), "--json"]
         try:
-            got = subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=PATIENCE_S)
+            got = subprocess.run(argv, env=dict(self.env, OMP_WAIT_POLICY=wait), capture_output=True, text=True, timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             return None
         if got.returncode != 0:
             raise SystemExit("llama_bench %s: %s" % (test, got.stderr[-1000:]))
         d = json.loads(got.stdout.strip().splitlines()[-1])
-        return d["median"], d.get("cold_ms", {}).get("median")
+        cpu = d.get("cpu_based") or {}
+        return Figure(d["median"], cpu.get("median"), d.get("cold_ms", {}).get("median"))
+
+
+class Figure:
+    def __init__(self, wall, cpu, cold):
+        self.wall, self.cpu, self.cold = wall, cpu, cold
 
 
 class Ours:
     def __init__(self, model):
         self.model = model
         self.exe = os.environ.get("TOLLGATE_BENCH_WORKER") or self.build()
-        self.last = {}
+        self.last = {}  # (test, threads): [whole reports]
 
     @staticmethod
     def build():
@@ -117,89 +134,123 @@ class Ours:
             raise SystemExit("bench_worker does not build:\n" + got.stdout[-2000:])
         return str(RELEASE / "tests/bench_worker")
 
-    def run(self, test, threads):
-        got = subprocess.run([self.exe, str(self.model), str(threads), test, "1"], capture_output=True, text=True)
+    def run(self, test, threads, _setting=None):
+        got = subprocess.run([self.exe, "--model", str(self.model), "--threads", str(threads), "--only", test, "--repeats", "1", "--json"],
+                             capture_output=True, text=True)
         if got.returncode != 0:
             raise SystemExit("bench_worker %s: %s" % (test, got.stderr))
-        d = self.last[test, threads] = json.loads(got.stdout)
-        return d["all"][0], d["cold"][0] if d["cold"] else None
+        d = json.loads(got.stdout)
+        self.last.setdefault((test, threads), []).append(d)
+        t = d["tests"][0]
+        return Figure(t["wall"][0], t["cpu"][0], t.get("cold", [None])[0])
 
 
 # ---- the rounds ----
 
-def one(side, test, threads):
+def one(side, test, threads, setting=None, patience_s=0):
+    settle(patience_s)
     if test != "spin":
-        return side.run(test, threads)
+        return side.run(test, threads, setting)
     spinner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        return side.run("tg", threads)
+        return side.run("tg", threads, setting)
     finally:
         spinner.kill()
         spinner.wait()
 
 
-def measure(sides, tests, threads, rounds):
+def measure(ours, peer, settings, tests, threads, rounds, patience_s):
+    """{(test, threads, None for ours or the peer's setting): [Figure or None]}"""
     got = {}
     for _ in range(rounds):
         for test in tests:
             for n in threads:
-                for name, side in sides.items():
-                    cell = got.setdefault((test, n, name), [])
-                    if None not in cell:
-                        cell.append(one(side, test, n))
+                got.setdefault((test, n, None), []).append(one(ours, test, n, None, patience_s))
+                for setting in settings if test not in OURS_ONLY else ():
+                    cell = got.setdefault((test, n, setting), [])
+                    if None not in cell and (SETTINGS[setting][1] == 0 or test in FA_TESTS):
+                        cell.append(one(peer, test, n, setting, patience_s))
     return got
 
 
-def figures(cell, i=0):
-    return [x[i] for x in cell if x is not None and x[i] is not None]
+def figures(cell, field="wall"):
+    return [v for x in cell if x is not None and (v := getattr(x, field)) is not None]
 
 
-def show(got, tests, threads, ours):
-    table = Table("work", "threads", "ours", "llama.cpp", "ours / llama.cpp", "ours / its best")
+def show(got, settings, tests, threads):
+    table = Table("work", "threads", "ours", "per CPU-s", "llama.cpp, best of its settings", "per CPU-s", "ours / its", "ours / its best", "per CPU-s")
     for test in tests:
-        ms = test == "kv4k"
+        lower = test in LATENCY
 
-        def better(a, b):
-            return b / a if ms else a / b
-        for i, name in ((0, WHAT[test] + (", 4,096 held" if ms else "")), (1, WHAT[test] + ", cold"))[:2 if ms else 1]:
-            bests = [median(v) for n in threads if (v := figures(got.get((test, n, "llama.cpp"), []), i))]
-            best = (min if ms else max)(bests) if bests else None
+        def best(field, counts):
+            cells = [(median(v), n, s) for n in counts for s in settings if (v := figures(got.get((test, n, s), []), field))]
+            return (min if lower else max)(cells) if cells else None
+
+        def ratio_of(mine, his):
+            return "" if his is None else "**%.2f**" % (his / mine if lower else mine / his)
+        rows = [("wall", WHAT[test] + (", 4,096 held" if test == "kv4k" else ""))] + ([("cold", WHAT[test] + ", cold")] if test == "kv4k" else [])
+        for field, name in rows:
+            top = best(field, threads)
             for n in threads:
-                a, b = figures(got[test, n, "ours"], i), figures(got.get((test, n, "llama.cpp"), []), i)
-                table.row(name, n, mid(a), mid(b) if b else "not within %d s" % PATIENCE_S, "**%.2f**" % better(median(a), median(b)) if b else "",
-                          "%.2f" % better(median(a), best) if best else "")
+                mine, his = figures(got[test, n, None], field), best(field, [n])
+                cpu = figures(got[test, n, None], "cpu") if field == "wall" and not lower else []
+                his_cpu = best("cpu", [n]) if cpu else None
+                spread = "%s, %s" % (mid(figures(got[test, n, his[2]], field)), his[2]) if his else "" if test in OURS_ONLY else "not within %d s" % PATIENCE_S
+                table.row(name, n, mid(mine), "%.0f" % median(cpu) if cpu else "", spread, "%.0f" % his_cpu[0] if his_cpu else "",
+                          ratio_of(median(mine), his and his[0]), ratio_of(median(mine), top and top[0]),
+                          "%.2f" % (median(cpu) / his_cpu[0]) if his_cpu else "")
+
+
+def show_ours(got, ours, settings, threads):
     for n in threads:
-        d = ours.last.get(("tg", n))
-        if d:
-            rate = median(figures(got["tg", n, "ours"]))
-            print("ours, %d threads: %.1f MB a decoded token = %.1f GB/s; reading alone measured %.1f GB/s: MBU %.0f %%" % (
-                n, d["weight_mb"], rate * d["weight_mb"] / 1e3, d["read_gbs"], 100 * rate * d["weight_mb"] / 1e3 / d["read_gbs"]))
-        if ("kv4k", n, "ours") in got:
-            held, cold = (median(figures(got["kv4k", n, "ours"], i)) for i in (0, 1))
+        if ("tg", n) in ours.last:
+            d = [x for x in ours.last["tg", n]]
+            rate, read = median(figures(got["tg", n, None])), median([x["read_gbs"] for x in d])
+            gbs = rate * d[0]["weight_bytes"] / 1e9
+            print("ours, %d threads: %.1f MB a decoded token = %.1f GB/s; reading alone measured %.1f GB/s: MBU %.0f %% (with KV %.0f %%)" % (
+                n, d[0]["weight_bytes"] / 1e6, gbs, read, 100 * gbs / read, 100 * median([x["tests"][0]["mbu"] for x in d])))
+        if ("v8", n, None) in got and ("tg", n, None) in got:
+            for field, name in (("wall", "wall"), ("cpu", "CPU time")):
+                cost = 8 * median(figures(got["tg", n, None], field)) / median(figures(got["v8", n, None], field))
+                print("ours, %d threads, %s: 8 rows of one sequence cost %.2f x one row; decode %.1f x where 0.8 of 7 drafts are right" % (
+                    n, name, cost, (1 + 0.8 * 7) / cost))
+        if ("kv4k", n, None) in got:
+            held, cold = (median(figures(got["kv4k", n, None], f)) for f in ("wall", "cold"))
             print("ours, %d threads: 4k prompt, held / cold = %.1f %%" % (n, 100 * held / cold))
+        if ("spin", n, None) in got and ("tg", n, None) in got:
+            print("ours, %d threads: beside a spinning process %.2f of alone" % (
+                n, median(figures(got["spin", n, None])) / median(figures(got["tg", n, None]))))
+        for setting in settings:
+            his = figures(got.get(("spin", n, setting), []))
+            if his:
+                print("beside a spinning process, %d threads: ours / llama.cpp %s = %.2f" % (n, setting, median(figures(got["spin", n, None])) / median(his)))
 
 
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--rounds", type=int, default=3)
-    ap.add_argument("--tests", default="tg,b8,pp512,kv4k,spin")
+    ap.add_argument("--tests", default="tg,b8,v8,pp512,kv4k,load,spin")
     ap.add_argument("--threads", default="1,2" if CPUS > 1 else "1")
+    ap.add_argument("--patience", type=int, default=20, help="seconds to wait, before each figure, for neighbours to leave the CPUs")
+    ap.add_argument("--peer", default=",".join(SETTINGS))
     a = ap.parse_args()
     model = os.environ.get("TOLLGATE_MODEL_FILE", os.path.expanduser("~/.cache/tollgate/SmolLM2-135M-Instruct.Q4_1.gguf"))
     need(LAB / "llama/llama_bench.py", "the peer's harness is there")
     need(model, "TOLLGATE_MODEL_FILE names the model")
-    tests, threads = a.tests.split(","), [int(n) for n in a.threads.split(",")]
+    tests, threads, settings = a.tests.split(","), [int(n) for n in a.threads.split(",")], a.peer.split(",")
     machine()
     peer, ours = Peer(model), Ours(model)
     peer.check()
-    got = {}
-    for name, side in (("ours", ours), ("llama.cpp", peer)):  # pages of both are in
-        one(side, "tg", 1)
-    print("ours: %s; exact sums, bf16 KV, rows of a step at most 512" % ours.last["tg", 1]["what"])
-    print("peer: %s, prebuilt, best CPU variant chosen at run time, f16 KV, no flash attention, n_ubatch 512" % NPM)
+    one(ours, "tg", 1)  # pages of both are in
+    one(peer, "tg", 1, settings[0])
+    print("ours: %s; exact sums, rows of a step at most 512" % ours.last["tg", 1][0]["what"])
+    print("peer: %s, prebuilt, best CPU variant chosen at run time, f16 KV, n_ubatch 512; settings %s (OMP_WAIT_POLICY; fa: flash attention)" % (NPM, ", ".join(settings)))
     print("model: %s; medians (least..most) of %d rounds, sides in turns\n" % (os.path.basename(model), a.rounds))
-    got = measure({"ours": ours, "llama.cpp": peer}, tests, threads, a.rounds)
-    show(got, tests, threads, ours)
+    ours.last.clear()
+    got = measure(ours, peer, settings, tests, threads, a.rounds, a.patience)
+    show(got, settings, tests, threads)
+    print()
+    show_ours(got, ours, settings, threads)
     load_after()
 
 

@@ -1,8 +1,10 @@
 /* golden_engine.c - the engine's numbers against ground truth, on SmolLM2-135M-Instruct Q4_1.
  *
  *   golden_engine ref|cpu greedy|nll        compares with an independent implementation
- *   golden_engine cpu self                  compares with itself: every way to cut the work, bit by
- * bit
+ *   golden_engine cpu nll                   also with int8 KV, and prints what that costs
+ *   golden_engine cpu self|self8            compares with itself: every way to cut the work, bit by
+ *                                           bit; self8 with int8 KV
+ *   golden_engine cpu memory                what stays resident after load
  *
  * Ground truth: $TOLLGATE_SHARED (default ../shared beside the source) /golden; its README states
  * the tolerances used here. Model: $TOLLGATE_MODEL_FILE (default ~/.cache/tollgate/...). Exits 77,
@@ -29,6 +31,8 @@
 #define REF_NLL 2.3433
 #define REF_NLL_SLACK 0.0005
 #define CPU_NLL_MAX 2.3480
+#define INT8_NLL_SLACK 0.01    /* int8 KV against bf16 KV */
+#define RESIDENT_SHARE_MAX 1.3 /* of the file and the KV in use */
 
 struct prompt {
     struct str id;
@@ -46,6 +50,7 @@ struct test {
     struct prompt *prompt; /* [PROMPTS_MAX] */
     uint32_t prompts;
     bool ref;
+    enum backend_kv_dtype kv;
     unsigned failures;
     bool has_logits; /* first_logits_npf32.npz is there */
 };
@@ -125,7 +130,8 @@ static void read_prompts(struct test *t)
 static struct backend *open_backend(struct test *t, unsigned threads, enum backend_level level)
 {
     struct err e = {0};
-    struct backend_options o = {.threads = threads, .rows_max = ROWS_MAX, .level = level};
+    struct backend_options o = {
+        .threads = threads, .rows_max = ROWS_MAX, .level = level, .kv_dtype = t->kv};
     struct backend *b = t->ref ? backend_ref_open(t->m, &o, &e) : backend_cpu_open(t->m, &o, &e);
 
     if (b == NULL || !b->ops->kv_init(b, PROMPTS_MAX * DRIVE_BLOCKS_MAX, &e)) {
@@ -262,9 +268,8 @@ static double negative_log(const float *logits, uint32_t vocab, int32_t id)
     return top + log(sum) - (double)logits[id];
 }
 
-static void test_nll(struct test *t)
+static double mean_nll(struct test *t, struct str text)
 {
-    struct str text = read_file(t, "perplexity.json");
     struct backend *b = open_backend(t, 2, BACKEND_LEVEL_BEST);
     uint32_t vocab = t->m->vocab;
     static int32_t ids[IDS_MAX];
@@ -281,12 +286,70 @@ static void test_nll(struct test *t)
             sum += negative_log(logits + (size_t)i * vocab, vocab, ids[at + i + 1]);
         }
     }
-    double mean = sum / (n - 1);
+    free(logits);
+    b->ops->close(b);
+    printf("%s: ", t->ref ? "float32 KV" : t->kv == BACKEND_KV_INT8 ? "int8 KV" : "bf16 KV");
+    printf("mean negative log-likelihood of %u tokens: %.6f\n", n - 1, sum / (n - 1));
+    return sum / (n - 1);
+}
+
+static void test_nll(struct test *t)
+{
+    struct str text = read_file(t, "perplexity.json");
+    double mean = mean_nll(t, text);
     bool ok = t->ref ? fabs(mean - REF_NLL) <= REF_NLL_SLACK : mean <= CPU_NLL_MAX;
-    printf("mean negative log-likelihood of %u tokens: %.6f%s\n", n - 1, mean, ok ? "" : "  WRONG");
+    printf("within the bound: %s\n", ok ? "yes" : "no  WRONG");
+    t->failures += !ok;
+    if (!t->ref) {
+        t->kv = BACKEND_KV_INT8;
+        double difference = mean_nll(t, text) - mean;
+        ok = fabs(difference) <= INT8_NLL_SLACK;
+        printf("int8 KV costs %+.6f%s\n", difference, ok ? "" : "  WRONG");
+        t->failures += !ok;
+    }
+    free((void *)(uintptr_t)text.p);
+}
+
+/* Of this process, in bytes; 0 where the system does not tell. */
+static uint64_t resident_bytes(void)
+{
+    char line[128];
+    unsigned long kib = 0;
+    FILE *f = fopen("/proc/self/smaps_rollup", "r");
+
+    while (f != NULL && kib == 0 && fgets(line, sizeof(line), f) != NULL) {
+        if (strncmp(line, "Rss:", 4) == 0) {
+            kib = strtoul(line + 4, NULL, 10);
+        }
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    return (uint64_t)kib << 10;
+}
+
+/* A fresh model and backend, one prompt computed: the packed weights must be the only copy. */
+static void test_memory(struct test *t)
+{
+    const struct prompt *p = &t->prompt[0];
+    uint64_t before = resident_bytes();
+    struct backend *b = open_backend(t, 2, BACKEND_LEVEL_BEST);
+    float *logits = calloc(t->m->vocab, sizeof(*logits));
+    struct drive_seq seq;
+
+    CHECK(logits != NULL);
+    drive_seq_init(&seq, 0, 1);
+    drive_prompt(b, &seq, p->ids, p->n, ROWS_MAX, t->m->vocab, DRIVE_LAST, logits);
+    uint64_t after = resident_bytes(), blocks = (p->n + DRIVE_BLOCK - 1) / DRIVE_BLOCK;
+    double file = (double)t->m->file.map_bytes, kv = (double)(blocks * b->ops->kv_block_bytes(b));
+    double share = (double)after / (file + kv);
+    bool ok = before == 0 || share <= RESIDENT_SHARE_MAX;
+    printf("resident %.1f MB (%.1f before the backend) of a file of %.1f MB and %.1f MB of KV: "
+           "%.2f of both%s\n",
+           (double)after * 1e-6, (double)before * 1e-6, file * 1e-6, kv * 1e-6, share,
+           ok ? "" : "  WRONG");
     t->failures += !ok;
     free(logits);
-    free((void *)(uintptr_t)text.p);
     b->ops->close(b);
 }
 
@@ -354,7 +417,7 @@ static void self_cached(struct test *t, struct backend *b, const struct prompt *
 static void test_self(struct test *t)
 {
     static const enum backend_level levels[] = {BACKEND_LEVEL_PORTABLE, BACKEND_LEVEL_AVX2,
-                                                BACKEND_LEVEL_AVX512};
+                                                BACKEND_LEVEL_AVX512, BACKEND_LEVEL_AMX};
     const struct prompt *p = NULL;
     size_t floats = (size_t)ROWS_MAX * t->m->vocab;
     float *want = calloc(floats, sizeof(*want)), *got = calloc(floats, sizeof(*got));
@@ -374,7 +437,8 @@ static void test_self(struct test *t)
     for (unsigned threads = 1; threads <= 3; threads++) {
         for (size_t i = 0; i < ARRAY_LEN(levels); i++) {
             struct err e = {0};
-            struct backend_options o = {threads, ROWS_MAX, levels[i]};
+            struct backend_options o = {
+                .threads = threads, .rows_max = ROWS_MAX, .level = levels[i], .kv_dtype = t->kv};
             char what[64];
             snprintf(what, sizeof(what), "%u threads, %s", threads, backend_level_name(levels[i]));
             b = backend_cpu_open(t->m, &o, &e);
@@ -427,7 +491,7 @@ int main(int argc, char **argv)
 
     t.ref = argc == 3 && str_eq(str_c(argv[1]), STR("ref"));
     if (argc != 3 || (!t.ref && !str_eq(str_c(argv[1]), STR("cpu")))) {
-        fprintf(stderr, "usage: golden_engine ref|cpu greedy|nll|self\n");
+        fprintf(stderr, "usage: golden_engine ref|cpu greedy|nll|self|self8|memory\n");
         return 2;
     }
     find_files(&t);
@@ -442,8 +506,11 @@ int main(int argc, char **argv)
         test_greedy(&t);
     } else if (str_eq(what, STR("nll"))) {
         test_nll(&t);
-    } else if (str_eq(what, STR("self"))) {
+    } else if (str_eq(what, STR("self")) || str_eq(what, STR("self8"))) {
+        t.kv = str_eq(what, STR("self8")) ? BACKEND_KV_INT8 : BACKEND_KV_BF16;
         test_self(&t);
+    } else if (str_eq(what, STR("memory")) && !t.ref) {
+        test_memory(&t);
     } else {
         fprintf(stderr, "unknown test: %s\n", argv[2]);
         return 2;

@@ -1,5 +1,6 @@
 /* test_cpu.c - the `exact` policy: one set of bits for every level, thread count, chunk, batch and
- * cache hit; close to the oracle; and each kernel against plain arithmetic. */
+ * cache hit, with either form of KV; close to the oracle; and each kernel against plain arithmetic.
+ */
 #include "worker/backend.h"
 
 #include <math.h>
@@ -17,10 +18,10 @@
 
 #define TOKENS 100u
 #define ROWS_MAX 256u
-#define LEVELS 3u
+#define LEVELS 4u
 
 static const enum backend_level levels[LEVELS] = {BACKEND_LEVEL_PORTABLE, BACKEND_LEVEL_AVX2,
-                                                  BACKEND_LEVEL_AVX512};
+                                                  BACKEND_LEVEL_AVX512, BACKEND_LEVEL_AMX};
 
 static struct model *open_tiny(const struct tiny_options *o)
 {
@@ -38,10 +39,12 @@ static struct model *open_tiny(const struct tiny_options *o)
 }
 
 /* NULL: this CPU lacks the level. */
-static struct backend *open_cpu(const struct model *m, unsigned threads, enum backend_level level)
+static struct backend *open_with(const struct model *m, unsigned threads, enum backend_level level,
+                                 enum backend_kv_dtype kv)
 {
     struct err e = {0};
-    struct backend_options o = {.threads = threads, .rows_max = ROWS_MAX, .level = level};
+    struct backend_options o = {
+        .threads = threads, .rows_max = ROWS_MAX, .level = level, .kv_dtype = kv};
     struct backend *b = backend_cpu_open(m, &o, &e);
 
     if (b == NULL) {
@@ -50,6 +53,11 @@ static struct backend *open_cpu(const struct model *m, unsigned threads, enum ba
     }
     assert_true(b->ops->kv_init(b, 8 * DRIVE_BLOCKS_MAX, &e));
     return b;
+}
+
+static struct backend *open_cpu(const struct model *m, unsigned threads, enum backend_level level)
+{
+    return open_with(m, threads, level, BACKEND_KV_BF16);
 }
 
 static uint32_t next(uint32_t *x)
@@ -73,12 +81,12 @@ struct expected {
     float *want, *got;
 };
 
-static void expect(struct expected *x, const struct tiny_options *o)
+static void expect_with(struct expected *x, const struct tiny_options *o, enum backend_kv_dtype kv)
 {
     struct drive_seq s;
 
     x->m = open_tiny(o);
-    struct backend *b = open_cpu(x->m, 1, BACKEND_LEVEL_PORTABLE);
+    struct backend *b = open_with(x->m, 1, BACKEND_LEVEL_PORTABLE, kv);
     fill_ids(x->ids, TOKENS, x->m->vocab, 99);
     x->bytes = (size_t)TOKENS * x->m->vocab * sizeof(float);
     x->want = malloc(x->bytes);
@@ -87,6 +95,11 @@ static void expect(struct expected *x, const struct tiny_options *o)
     drive_seq_init(&s, 0, 1);
     drive_prompt(b, &s, x->ids, TOKENS, ROWS_MAX, x->m->vocab, DRIVE_ALL, x->want);
     b->ops->close(b);
+}
+
+static void expect(struct expected *x, const struct tiny_options *o)
+{
+    expect_with(x, o, BACKEND_KV_BF16);
 }
 
 static void expect_end(struct expected *x)
@@ -99,12 +112,11 @@ static void expect_end(struct expected *x)
 static const struct tiny_options plain = {
     .seed = 11, .matrix_type = QUANT_Q4_1, .embed_type = QUANT_Q8_0};
 
-static void logits_have_the_same_bits_on_every_level_and_thread_count(void **state)
+static void same_on_every_level_and_thread_count(enum backend_kv_dtype kv)
 {
     static const uint32_t types[] = {QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_0, QUANT_Q8_0,
                                      QUANT_F16,  QUANT_BF16, QUANT_F32};
 
-    (void)state;
     for (size_t t = 0; t < ARRAY_LEN(types); t++) {
         struct tiny_options o = {.seed = t,
                                  .matrix_type = types[t],
@@ -112,10 +124,10 @@ static void logits_have_the_same_bits_on_every_level_and_thread_count(void **sta
                                  .qwen2 = t % 2 == 1,
                                  .untied = t % 3 == 1};
         struct expected x;
-        expect(&x, &o);
+        expect_with(&x, &o, kv);
         for (unsigned threads = 1; threads <= 4; threads++) {
             for (size_t l = 0; l < LEVELS; l++) {
-                struct backend *b = open_cpu(x.m, threads, levels[l]);
+                struct backend *b = open_with(x.m, threads, levels[l], kv);
                 struct drive_seq s;
                 if (b == NULL) {
                     continue;
@@ -131,14 +143,20 @@ static void logits_have_the_same_bits_on_every_level_and_thread_count(void **sta
     }
 }
 
-static void chunks_of_any_size_give_the_same_bits(void **state)
+static void logits_have_the_same_bits_on_every_level_and_thread_count(void **state)
+{
+    (void)state;
+    same_on_every_level_and_thread_count(BACKEND_KV_BF16);
+    same_on_every_level_and_thread_count(BACKEND_KV_INT8);
+}
+
+static void same_in_chunks(enum backend_kv_dtype kv)
 {
     static const uint32_t chunks[] = {1, 2, 3, 5, 7, 12, 31, 32, 33, 64, 99};
     struct expected x;
 
-    (void)state;
-    expect(&x, &plain);
-    struct backend *b = open_cpu(x.m, 2, BACKEND_LEVEL_BEST);
+    expect_with(&x, &plain, kv);
+    struct backend *b = open_with(x.m, 2, BACKEND_LEVEL_BEST, kv);
     for (size_t i = 0; i < ARRAY_LEN(chunks); i++) {
         struct drive_seq s;
         drive_seq_init(&s, (uint32_t)i, 7);
@@ -150,17 +168,23 @@ static void chunks_of_any_size_give_the_same_bits(void **state)
     expect_end(&x);
 }
 
+static void chunks_of_any_size_give_the_same_bits(void **state)
+{
+    (void)state;
+    same_in_chunks(BACKEND_KV_BF16);
+    same_in_chunks(BACKEND_KV_INT8);
+}
+
 /* Prefill of one prompt, decode of others, in one forward: as the scheduler mixes them. */
-static void rows_beside_others_give_the_same_bits(void **state)
+static void same_beside_others(enum backend_kv_dtype kv)
 {
     struct expected x;
     struct drive_seq s[10], *seq[10];
     const int32_t *ids[10];
     uint32_t n[10], at = 40;
 
-    (void)state;
-    expect(&x, &plain);
-    struct backend *b = open_cpu(x.m, 2, BACKEND_LEVEL_BEST);
+    expect_with(&x, &plain, kv);
+    struct backend *b = open_with(x.m, 2, BACKEND_LEVEL_BEST, kv);
     size_t row = x.m->vocab * sizeof(float);
     for (uint32_t count = 1; count <= 10; count++) {
         for (uint32_t i = 0; i < count; i++) { /* each holds the first `at - i` tokens already */
@@ -182,14 +206,20 @@ static void rows_beside_others_give_the_same_bits(void **state)
     expect_end(&x);
 }
 
-static void cached_prefix_gives_the_same_bits(void **state)
+static void rows_beside_others_give_the_same_bits(void **state)
+{
+    (void)state;
+    same_beside_others(BACKEND_KV_BF16);
+    same_beside_others(BACKEND_KV_INT8);
+}
+
+static void same_with_cached_prefix(enum backend_kv_dtype kv)
 {
     struct expected x;
     struct drive_seq first, second;
 
-    (void)state;
-    expect(&x, &plain);
-    struct backend *b = open_cpu(x.m, 2, BACKEND_LEVEL_BEST);
+    expect_with(&x, &plain, kv);
+    struct backend *b = open_with(x.m, 2, BACKEND_LEVEL_BEST, kv);
     size_t row = x.m->vocab * sizeof(float);
     drive_seq_init(&first, 0, 2);
     drive_prompt(b, &first, x.ids, TOKENS, ROWS_MAX, x.m->vocab, DRIVE_ALL, x.got);
@@ -208,27 +238,40 @@ static void cached_prefix_gives_the_same_bits(void **state)
     expect_end(&x);
 }
 
+static void cached_prefix_gives_the_same_bits(void **state)
+{
+    (void)state;
+    same_with_cached_prefix(BACKEND_KV_BF16);
+    same_with_cached_prefix(BACKEND_KV_INT8);
+}
+
 /* What a block held before must not matter, not even values that are no number. */
-static void stale_bytes_in_blocks_do_not_matter(void **state)
+static void same_over_stale_bytes(enum backend_kv_dtype kv)
 {
     struct expected x;
 
-    (void)state;
-    expect(&x, &plain);
+    expect_with(&x, &plain, kv);
     for (size_t l = 0; l < LEVELS; l++) {
-        struct backend *b = open_cpu(x.m, 2, levels[l]);
+        struct backend *b = open_with(x.m, 2, levels[l], kv);
         struct drive_seq s;
         if (b == NULL) {
             continue;
         }
         struct cpu *c = (struct cpu *)b;
-        memset(c->kv, 0xFF, c->kv_bytes); /* bf16 NaN */
+        memset(c->kv, 0xFF, c->kv_bytes); /* NaN as bf16, and as scales */
         drive_seq_init(&s, 0, 1);
         drive_prompt(b, &s, x.ids, TOKENS, 33, x.m->vocab, DRIVE_ALL, x.got);
         assert_memory_equal(x.got, x.want, x.bytes);
         b->ops->close(b);
     }
     expect_end(&x);
+}
+
+static void stale_bytes_in_blocks_do_not_matter(void **state)
+{
+    (void)state;
+    same_over_stale_bytes(BACKEND_KV_BF16);
+    same_over_stale_bytes(BACKEND_KV_INT8);
 }
 
 static void only_wanted_rows_are_written(void **state)
@@ -251,7 +294,30 @@ static void only_wanted_rows_are_written(void **state)
     expect_end(&x);
 }
 
-/* Eight-bit activations and bf16 KV: near the oracle, for every weight type. */
+static double distance_from_oracle(const struct tiny_options *o, enum backend_kv_dtype kv)
+{
+    struct expected x;
+    struct err e = {0};
+    struct drive_seq s;
+    double diff = 0, power = 0;
+
+    expect_with(&x, o, kv);
+    struct backend_options ro = {.threads = 1, .rows_max = ROWS_MAX};
+    struct backend *b = backend_ref_open(x.m, &ro, &e);
+    assert_true(b != NULL && b->ops->kv_init(b, DRIVE_BLOCKS_MAX, &e));
+    drive_seq_init(&s, 0, 1);
+    drive_prompt(b, &s, x.ids, TOKENS, ROWS_MAX, x.m->vocab, DRIVE_ALL, x.got);
+    for (size_t i = 0; i < x.bytes / sizeof(float); i++) {
+        double d = (double)x.got[i] - (double)x.want[i];
+        diff += d * d;
+        power += (double)x.got[i] * (double)x.got[i];
+    }
+    b->ops->close(b);
+    expect_end(&x);
+    return sqrt(diff / power);
+}
+
+/* Eight-bit activations and rounded KV: near the oracle, for every weight type. */
 static void logits_stay_near_those_of_the_oracle(void **state)
 {
     static const uint32_t types[] = {QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_0, QUANT_Q8_0,
@@ -264,27 +330,12 @@ static void logits_stay_near_those_of_the_oracle(void **state)
                                  .embed_type = QUANT_Q8_0,
                                  .qwen2 = t % 2 == 0,
                                  .untied = t % 2 == 0};
-        struct expected x;
-        struct err e = {0};
-        struct drive_seq s;
-        double diff = 0, power = 0;
-        expect(&x, &o);
-        struct backend_options ro = {.threads = 1, .rows_max = ROWS_MAX};
-        struct backend *b = backend_ref_open(x.m, &ro, &e);
-        assert_true(b != NULL && b->ops->kv_init(b, DRIVE_BLOCKS_MAX, &e));
-        drive_seq_init(&s, 0, 1);
-        drive_prompt(b, &s, x.ids, TOKENS, ROWS_MAX, x.m->vocab, DRIVE_ALL, x.got);
-        for (size_t i = 0; i < x.bytes / sizeof(float); i++) {
-            double d = (double)x.got[i] - (double)x.want[i];
-            diff += d * d;
-            power += (double)x.got[i] * (double)x.got[i];
+        double bf16 = distance_from_oracle(&o, BACKEND_KV_BF16);
+        double int8 = distance_from_oracle(&o, BACKEND_KV_INT8);
+        if (!(bf16 < 0.05 && int8 < 0.05)) {
+            fail_msg("%s: relative difference %.4f, with int8 KV %.4f", quant_name(types[t]), bf16,
+                     int8);
         }
-        double relative = sqrt(diff / power);
-        if (!(relative < 0.05)) {
-            fail_msg("%s: relative difference %.4f", quant_name(types[t]), relative);
-        }
-        b->ops->close(b);
-        expect_end(&x);
     }
 }
 
@@ -446,6 +497,36 @@ static void row_kernels_are_right_and_equal_on_every_level(void **state)
     }
 }
 
+static void kv_rounding_is_right_and_equal_on_every_level(void **state)
+{
+    static const float bad[] = {0.0f, INFINITY, NAN, 3e38f, 1e-44f};
+    static float x[64];
+    static int8_t want[64], got[64];
+    uint32_t seed = 5;
+
+    (void)state;
+    for (size_t round = 0; round < 20; round++) {
+        for (uint32_t i = 0; i < 64; i++) {
+            x[i] = ((float)(next(&seed) % 4001) - 2000.0f) * 0.003f;
+        }
+        x[7] = round < ARRAY_LEN(bad) ? bad[round] : x[7];
+        float scale = kernels_portable.round_kv(x, 64, want);
+        assert_true(scale != scale || quant_bf16(quant_to_bf16(scale)) == scale);
+        for (uint32_t i = 0; i < 64 && round >= ARRAY_LEN(bad); i++) {
+            /* half a step, and what rounding the scale down cuts off the largest */
+            assert_true(fabsf(x[i] - (float)want[i] * scale) <= 0.76f * scale);
+        }
+        for (size_t l = 0; l < LEVELS; l++) {
+            const struct kernels *level = kernels_of(levels[l]);
+            if (level != NULL) {
+                float other = level->round_kv(x, 64, got);
+                assert_memory_equal(&other, &scale, sizeof(scale));
+                assert_memory_equal(got, want, sizeof(want));
+            }
+        }
+    }
+}
+
 static void quantize_takes_zeros_and_things_that_are_no_number(void **state)
 {
     static const float bad[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 3e38f, 1e-44f};
@@ -522,7 +603,59 @@ static void levels_are_known_by_name(void **state)
     assert_true(backend_level_named(STR("best"), &level) && level == BACKEND_LEVEL_BEST);
     assert_false(backend_level_named(STR("sse"), &level));
     assert_string_equal(backend_level_name(BACKEND_LEVEL_PORTABLE), "portable");
+    enum backend_kv_dtype kv;
+    assert_true(backend_kv_dtype_named(STR("int8"), &kv) && kv == BACKEND_KV_INT8);
+    assert_false(backend_kv_dtype_named(STR("q4"), &kv));
     assert_non_null(kernels_of(BACKEND_LEVEL_BEST));
+    for (size_t l = 0; l < LEVELS; l++) { /* what the tests here left out */
+        if (kernels_of(levels[l]) == NULL) {
+            print_message("level %s: not on this machine\n", backend_level_name(levels[l]));
+        }
+    }
+}
+
+static void environment_chooses_the_level_and_is_refused_by_name(void **state)
+{
+    struct model *m = open_tiny(&plain);
+    struct backend_options o = {.threads = 1, .rows_max = 1};
+    struct err e = {0};
+
+    (void)state;
+    assert_int_equal(setenv("TOLLGATE_CPU", "portable", 1), 0);
+    struct backend *b = backend_cpu_open(m, &o, &e);
+    assert_non_null(b);
+    assert_string_equal(b->ops->describe(b), "cpu: portable C, 1 thread, exact, bf16 KV");
+    b->ops->close(b);
+    assert_int_equal(setenv("TOLLGATE_CPU", "sse9", 1), 0);
+    assert_null(backend_cpu_open(m, &o, &e));
+    assert_int_equal(e.code, ERR_INPUT);
+    assert_non_null(strstr(e.text, "sse9"));
+    assert_int_equal(unsetenv("TOLLGATE_CPU"), 0);
+    model_close(m);
+}
+
+/* Where the fast policy has nothing of its own it says so, and the bits are those of exact. */
+static void fast_without_kernels_of_its_own_is_exact_and_says_so(void **state)
+{
+    struct expected x;
+    struct drive_seq s;
+    struct err e = {0};
+    struct backend_options o = {.threads = 2, .rows_max = ROWS_MAX, .policy = BACKEND_POLICY_FAST};
+    enum backend_policy policy;
+
+    (void)state;
+    expect(&x, &plain);
+    struct backend *b = backend_cpu_open(x.m, &o, &e);
+    assert_true(b != NULL && b->ops->kv_init(b, DRIVE_BLOCKS_MAX, &e));
+    assert_non_null(strstr(b->ops->describe(b), "exact (fast has nothing to add here)"));
+    drive_seq_init(&s, 0, 1);
+    drive_prompt(b, &s, x.ids, TOKENS, ROWS_MAX, x.m->vocab, DRIVE_ALL, x.got);
+    assert_memory_equal(x.got, x.want, x.bytes);
+    b->ops->close(b);
+    expect_end(&x);
+    assert_true(backend_policy_named(STR("fast"), &policy) && policy == BACKEND_POLICY_FAST);
+    assert_false(backend_policy_named(STR("quick"), &policy));
+    assert_string_equal(backend_policy_name(BACKEND_POLICY_EXACT), "exact");
 }
 
 static void backend_tells_what_it_is_and_holds(void **state)
@@ -535,6 +668,11 @@ static void backend_tells_what_it_is_and_holds(void **state)
     assert_string_equal(b->ops->describe(b), "cpu: portable C, 2 threads, exact, bf16 KV");
     /* 2 layers, K and V, 2 heads of 16, 32 tokens, 2 bytes */
     assert_int_equal(b->ops->kv_block_bytes(b), 2 * 2 * 2 * 16 * 32 * 2);
+    struct backend *small = open_with(m, 1, BACKEND_LEVEL_PORTABLE, BACKEND_KV_INT8);
+    assert_string_equal(small->ops->describe(small), "cpu: portable C, 1 thread, exact, int8 KV");
+    /* a byte each, and 32 scales of 2 bytes a page */
+    assert_int_equal(small->ops->kv_block_bytes(small), 2 * 2 * 2 * (16 * 32 + 64));
+    small->ops->close(small);
     struct backend_peaks peaks = b->ops->peaks(b);
     assert_true(peaks.read_gbs > 0 && peaks.gflops > 0);
     assert_false(b->ops->kv_init(b, 0, &e));
@@ -545,6 +683,7 @@ static void backend_tells_what_it_is_and_holds(void **state)
 
 int main(void)
 {
+    unsetenv("TOLLGATE_CPU"); /* BEST means what this machine has */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_have_the_same_bits_on_every_level_and_thread_count),
         cmocka_unit_test(chunks_of_any_size_give_the_same_bits),
@@ -555,9 +694,12 @@ int main(void)
         cmocka_unit_test(logits_stay_near_those_of_the_oracle),
         cmocka_unit_test(gemm_is_the_product_and_equal_on_every_level),
         cmocka_unit_test(row_kernels_are_right_and_equal_on_every_level),
+        cmocka_unit_test(kv_rounding_is_right_and_equal_on_every_level),
         cmocka_unit_test(quantize_takes_zeros_and_things_that_are_no_number),
         cmocka_unit_test(random_weights_of_any_value_do_not_crash),
         cmocka_unit_test(levels_are_known_by_name),
+        cmocka_unit_test(environment_chooses_the_level_and_is_refused_by_name),
+        cmocka_unit_test(fast_without_kernels_of_its_own_is_exact_and_says_so),
         cmocka_unit_test(backend_tells_what_it_is_and_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,20 @@
-/* test_pool.c - every thread works once a run, barriers separate phases, late helpers narrow it. */
+/* test_pool.c - every thread works once a run, barriers separate phases, late helpers narrow it;
+ * how many threads a control group leaves. */
 #include "worker/cpu/pool.h"
+
+#include "worker/backend.h"
+#include "worker/cpu/quota.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <errno.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #define RUNS 2000u
@@ -133,12 +143,89 @@ static void unused_pools_end_and_too_many_threads_are_refused(void **state)
     assert_int_equal(e.code, ERR_LIMIT);
 }
 
+static void write_file(const char *root, const char *name, const char *text)
+{
+    char path[256];
+
+    snprintf(path, sizeof(path), "%s/%s", root, name);
+    FILE *f = fopen(path, "w");
+    assert_true(f != NULL && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+static void make_folder(const char *root, const char *name)
+{
+    char path[256];
+
+    snprintf(path, sizeof(path), "%s/%s", root, name);
+    assert_true(mkdir(path, 0700) == 0 || errno == EEXIST);
+}
+
+/* A group of depth two in a file tree of its own: own quota, the parent's, or version 1's. */
+static void quota_of_any_group_above_bounds_the_threads(void **state)
+{
+    static const struct {
+        const char *own, *parent, *v1_quota;
+        unsigned want;
+    } table[] = {
+        {"max 100000\n", "max 100000\n", NULL, 8},
+        {"150000 100000\n", "max 100000\n", NULL, 2},
+        {"200000 100000\n", "max 100000\n", NULL, 2},
+        {"max 100000\n", "300000 100000\n", NULL, 3},
+        {"10000 100000\n", "max 100000\n", NULL, 1},
+        {"9900000 100000\n", "max 100000\n", NULL, 8},
+        {"nonsense\n", "max 100000\n", NULL, 8},
+        {"400000 100000\n", "500000 100000\n", NULL, 4},
+        {"max 100000\n", "max 100000\n", "250000\n", 3},
+        {"max 100000\n", "max 100000\n", "-1\n", 8},
+    };
+    char root[] = "/tmp/test_pool.XXXXXX", membership[64], remove[128];
+
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    make_folder(root, "a");
+    make_folder(root, "a/b");
+    make_folder(root, "cpu");
+    write_file(root, "membership", "0::/a/b\n");
+    write_file(root, "cpu/cpu.cfs_period_us", "100000\n");
+    snprintf(membership, sizeof(membership), "%s/membership", root);
+    for (size_t i = 0; i < ARRAY_LEN(table); i++) {
+        write_file(root, "a/b/cpu.max", table[i].own);
+        write_file(root, "a/cpu.max", table[i].parent);
+        write_file(root, "cpu/cpu.cfs_quota_us",
+                   table[i].v1_quota != NULL ? table[i].v1_quota : "-1\n");
+        assert_int_equal(quota_limit(8, root, membership), table[i].want);
+    }
+    assert_int_equal(quota_limit(8, "/nonexistent", "/nonexistent"), 8);
+    snprintf(remove, sizeof(remove), "rm -r %s", root);
+    assert_int_equal(system(remove), 0);
+}
+
+static void affinity_bounds_the_threads(void **state)
+{
+    cpu_set_t all, one;
+
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    assert_in_range(backend_default_threads(), 1, CPU_COUNT(&all));
+    CPU_ZERO(&one);
+    for (int i = 0; CPU_COUNT(&one) == 0; i++) {
+        if (CPU_ISSET(i, &all)) {
+            CPU_SET(i, &one);
+        }
+    }
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+    assert_int_equal(backend_default_threads(), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(barriers_separate_phases_for_any_number_of_threads),
         cmocka_unit_test(helpers_that_fell_asleep_wake_for_the_next_run),
         cmocka_unit_test(late_helpers_narrow_the_pool_and_a_rest_widens_it),
+        cmocka_unit_test(quota_of_any_group_above_bounds_the_threads),
+        cmocka_unit_test(affinity_bounds_the_threads),
         cmocka_unit_test(unused_pools_end_and_too_many_threads_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

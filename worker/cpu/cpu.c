@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #define PACK_PAD 4096u   /* kernels prefetch past the end of the last group */
 #define PEAK_ROUNDS 3u   /* best of: a measurement at start, not a benchmark */
@@ -60,7 +61,7 @@ static uint64_t cpu_kv_block_bytes(const struct backend *base)
 {
     const struct cpu *c = (const struct cpu *)base;
 
-    return (uint64_t)c->m->layers * 2 * c->kv_size * KERNEL_TILE * sizeof(uint16_t);
+    return (uint64_t)c->m->layers * 2 * c->m->kv_heads * c->page_bytes;
 }
 
 static void drop_kv(struct cpu *c)
@@ -91,10 +92,10 @@ static bool cpu_kv_init(struct backend *base, uint32_t blocks, struct err *e)
 static void cpu_kv_copy(struct backend *base, uint32_t dst, uint32_t src)
 {
     struct cpu *c = (struct cpu *)base;
-    size_t n = cpu_kv_block_bytes(base) / sizeof(uint16_t);
+    size_t n = cpu_kv_block_bytes(base);
 
     CHECK(dst < c->blocks && src < c->blocks && dst != src);
-    memcpy(c->kv + dst * n, c->kv + src * n, n * sizeof(uint16_t));
+    memcpy(c->kv + dst * n, c->kv + src * n, n);
 }
 
 static double seconds(void)
@@ -240,8 +241,8 @@ static bool thread_new(const struct cpu *c, struct cpu_thread *t)
     t->up = line_alloc(CPU_ROWS_AT_ONCE * KERNEL_BLOCK, sizeof(float));
     t->tail = line_alloc(CPU_ROWS_AT_ONCE * KERNEL_LANES, sizeof(float));
     t->attend = line_alloc(kernel_attend_scratch(queries, m->head_dim), sizeof(float));
-    return act_new(&t->own, 1, m->d) && t->row != NULL && t->gate != NULL && t->up != NULL &&
-           t->tail != NULL && t->attend != NULL;
+    return act_new(&t->own, CPU_ROWS_OWN, m->d) && t->row != NULL && t->gate != NULL &&
+           t->up != NULL && t->tail != NULL && t->attend != NULL;
 }
 
 static bool allocate(struct cpu *c)
@@ -328,6 +329,16 @@ static uint32_t list_matrices(struct cpu *c, struct pack_item *items)
     return n;
 }
 
+/* Gate and up, which lie side by side, are read a group in turns (step.c): one stream of memory
+ * is fetched faster than two. */
+static void interleave(struct packed *gate, struct packed *up)
+{
+    if (gate->form == up->form && gate->groups == up->groups) {
+        gate->gap = up->gap = gate->group_bytes;
+        up->data = gate->data + gate->gap;
+    }
+}
+
 static bool pack_all(struct cpu *c, struct err *e)
 {
     struct pack_item *items = mem_new((7 * c->m->layers + 1) * sizeof(*items));
@@ -350,11 +361,31 @@ static bool pack_all(struct cpu *c, struct err *e)
         items[i].to->data = c->packed + at;
         at += pack_bytes(items[i].to);
     }
+    for (uint32_t l = 0; l < c->m->layers; l++) {
+        interleave(&c->layer[l].gate, &c->layer[l].up);
+    }
     pool_run(c->pool, pack_share, &work);
     ok = !work.failed || err_set(e, ERR_UNSUPPORTED, "a block scale does not fit 16 bits");
 out:
     mem_free(items);
     return ok;
+}
+
+/* The file's tensors are packed now: their pages may go. What is read again (rows of the embedding)
+ * comes back from the page cache. Without it a model would be resident twice. */
+static void drop_file_pages(const struct model *m)
+{
+    long page = sysconf(_SC_PAGESIZE);
+    uintptr_t begin = (uintptr_t)m->file.map + m->file.data_offset;
+    uintptr_t end = (uintptr_t)m->file.map + m->file.map_bytes;
+
+    if (!m->file.mapped || page <= 0) {
+        return;
+    }
+    begin = (begin + (uintptr_t)page - 1) / (uintptr_t)page * (uintptr_t)page;
+    if (begin < end) {
+        madvise((void *)begin, end - begin, MADV_DONTNEED); /* a wish */
+    }
 }
 
 static bool shape_fits(const struct cpu *c, struct err *e)
@@ -394,6 +425,8 @@ struct backend *backend_cpu_open(const struct model *m, const struct backend_opt
     c->q_size = m->heads * m->head_dim;
     c->kv_size = m->kv_heads * m->head_dim;
     c->qkv_size = c->q_size + 2 * c->kv_size;
+    c->kv_form = o->kv_dtype == BACKEND_KV_INT8 ? KV_INT8 : KV_BF16;
+    c->page_bytes = kernel_page_bytes(c->kv_form, m->head_dim);
     c->kernels = cpu_level_kernels(o->level, e);
     if (c->kernels == NULL || !shape_fits(c, e) || (c->pool = pool_new(o->threads, e)) == NULL) {
         goto failed;
@@ -406,9 +439,12 @@ struct backend *backend_cpu_open(const struct model *m, const struct backend_opt
         goto failed;
     }
     copy_norms(c);
+    drop_file_pages(m);
     model_rope_table(m, c->rope);
-    snprintf(c->text, sizeof(c->text), "cpu: %s, %u thread%s, exact, bf16 KV", c->kernels->name,
-             o->threads, o->threads == 1 ? "" : "s");
+    snprintf(c->text, sizeof(c->text), "cpu: %s, %u thread%s, %s, %s KV", c->kernels->name,
+             o->threads, o->threads == 1 ? "" : "s",
+             o->policy == BACKEND_POLICY_FAST ? "exact (fast has nothing to add here)" : "exact",
+             backend_kv_dtype_name(o->kv_dtype));
     return &c->base;
 failed:
     cpu_close(&c->base);

@@ -10,6 +10,8 @@
 #include <stdatomic.h>
 
 #define CPU_ROWS_AT_ONCE 128u  /* activation rows of one kernel call: outputs stay in L1/L2 */
+#define CPU_ROWS_OWN 4u        /* up to so many rows a thread normalises alone: no barrier for it */
+#define CPU_ROWS_SPREAD 32u    /* from so many on writing KV is work that must be shared evenly */
 #define CPU_ATTEND_ROWS 16u    /* rows of one attention unit: shares the widening of a tile */
 #define CPU_ATTEND_QUERIES 48u /* queries of one unit, unless one row alone has more */
 
@@ -19,7 +21,7 @@ struct cpu_layer {
 
 /* What one thread owns while a step runs. */
 struct cpu_thread {
-    struct act own;   /* one row of d columns: a step of one row needs no barrier for it */
+    struct act own;   /* [CPU_ROWS_OWN] of d columns */
     float *row;       /* [d] a normalised row */
     float *gate, *up; /* [CPU_ROWS_AT_ONCE][32] */
     float
@@ -47,8 +49,9 @@ struct cpu {
     struct packed head;
     float *norms; /* [2 layers + 1][d]: attn, ffn of each layer; output */
     float *rope;  /* [context][head_dim/2][2] */
-    uint16_t *kv; /* bf16 pages [block][layer][key value][kv_heads][32 * head_dim] */
-    size_t kv_bytes;
+    uint8_t *kv;  /* pages [block][layer][key value][kv_heads] */
+    enum kv_form kv_form;
+    size_t page_bytes, kv_bytes;
     uint32_t blocks;
     float *x;                        /* [rows_max][d] residual stream */
     float *qkv;                      /* [rows_max][qkv_size]; q becomes the attention's result */
@@ -58,7 +61,7 @@ struct cpu {
     struct cpu_unit *unit;                 /* [rows_max * heads] */
     uint32_t units;
     _Atomic uint32_t *next_unit; /* [layers] units not taken yet */
-    char text[96];
+    char text[128];
 };
 
 struct cpu_step {
@@ -74,7 +77,7 @@ void cpu_step_run(void *step, unsigned id, unsigned width);
 /* One group of 16 rows times `count` activation rows. */
 void cpu_group(const struct cpu *c, const struct packed *p, uint32_t group, const struct act *a,
                uint32_t first, uint32_t count, float *out, size_t stride, enum gemm_store store);
-/* NULL with a story when this CPU lacks the level. */
+/* BEST takes what $TOLLGATE_CPU names. NULL with a story when this CPU lacks the level. */
 const struct kernels *cpu_level_kernels(enum backend_level level, struct err *e);
 
 #endif

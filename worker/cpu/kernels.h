@@ -6,7 +6,8 @@
  *   norm      16 lanes (lane = column mod 16), fma(x, x, lane) ascending; tree 8, 4, 2, 1
  *   attention tiles of 32 keys at absolute positions, ascending; scores fma over the head's columns
  *             ascending; online softmax: lane sums fma(l, correction, p), then + upper 16 keys;
- *             values fma(p, v, acc) over keys ascending
+ *             values fma(p, v, acc) over keys ascending. int8 KV: the scores' fma takes the key's
+ *             integers, its sum is multiplied with the key's scale, and p with the value's
  *   exp       Cody-Waite reduction and a degree-6 polynomial in fma, see lanes_body.h */
 #ifndef WORKER_CPU_KERNELS_H
 #define WORKER_CPU_KERNELS_H
@@ -49,12 +50,28 @@ struct gemm_call {
     enum gemm_store store;
 };
 
+/* A page holds the keys [head_dim][32] or the values [32][head_dim] of one block, layer and head.
+ */
+enum kv_form {
+    KV_BF16 = 1,
+    KV_INT8, /* then the page's 32 scales in bf16 */
+};
+
+static inline size_t kernel_page_bytes(enum kv_form form, uint32_t head_dim)
+{
+    size_t n = (size_t)KERNEL_TILE * head_dim;
+
+    return form == KV_BF16 ? 2 * n : n + 2 * KERNEL_TILE;
+}
+
 /* Some query heads of consecutive rows of one sequence against the KV head they share. */
 struct attend_call {
-    const uint16_t *kv;    /* bf16; key page of block b at kv + b * block_stride: [head_dim][32] */
-    size_t block_stride;   /* in elements */
-    size_t value_offset;   /* from a key page to its value page [32][head_dim] */
-    const uint32_t *table; /* block ids of the sequence */
+    const uint8_t *kv; /* key page of block b at kv + b * block_stride */
+    enum kv_form form;
+    size_t block_stride;     /* in bytes */
+    size_t value_offset;     /* from a key page to its value page */
+    const uint8_t *after;    /* a key page that is wanted soon after this call; NULL: none */
+    const uint32_t *table;   /* block ids of the sequence */
     uint32_t first_position; /* of the first row */
     uint32_t rows, heads;
     uint32_t head_dim;
@@ -79,12 +96,14 @@ struct kernels {
     void (*quantize)(const float *x, struct act *a, uint32_t row, uint32_t first, uint32_t count);
     /* gate[n] = gate / (1 + exp(-gate)) * up; n a multiple of 16. */
     void (*silu)(float *gate, const float *up, uint32_t n);
+    /* x[n] as integers q and the scale that is returned, which bf16 holds; n a multiple of 16. */
+    float (*round_kv)(const float *x, uint32_t n, int8_t *q);
     void (*attend)(const struct attend_call *);
 };
 
 extern const struct kernels kernels_portable;
 #if defined(__x86_64__)
-extern const struct kernels kernels_avx2, kernels_avx512;
+extern const struct kernels kernels_avx2, kernels_avx512, kernels_amx;
 #endif
 
 #endif

@@ -139,5 +139,6 @@ const struct kernels kernels_avx2 = {
     .norm = level_norm,
     .quantize = level_quantize,
     .silu = level_silu,
+    .round_kv = level_round_kv,
     .attend = level_attend,
 };

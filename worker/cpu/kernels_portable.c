@@ -94,5 +94,6 @@ const struct kernels kernels_portable = {
     .norm = level_norm,
     .quantize = level_quantize,
     .silu = level_silu,
+    .round_kv = level_round_kv,
     .attend = level_attend,
 };

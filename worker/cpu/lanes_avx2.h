@@ -67,6 +67,12 @@ LANE_FN lanes lanes_bf16(const uint16_t *p)
     return (lanes){_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)),
                    _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
 }
+LANE_FN lanes lanes_i8(const int8_t *p)
+{
+    __m128i v = _mm_loadu_si128((const __m128i *)p);
+    return (lanes){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v)),
+                   _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(v, 8)))};
+}
 LANE_FN lanes lanes_first(unsigned n, lanes x, lanes y)
 {
     __m256i at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), count = _mm256_set1_epi32((int)n);

@@ -61,6 +61,10 @@ LANE_FN lanes lanes_bf16(const uint16_t *p)
     __m512i v = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
 }
+LANE_FN lanes lanes_i8(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 LANE_FN lanes lanes_first(unsigned n, lanes x, lanes y)
 {
     return _mm512_mask_mov_ps(y, (__mmask16)(n >= 16 ? 0xFFFFu : (1u << n) - 1u), x);

@@ -73,6 +73,25 @@ static void level_quantize(const float *x, struct act *a, uint32_t row, uint32_t
     }
 }
 
+static float level_round_kv(const float *x, uint32_t n, int8_t *q)
+{
+    lanes top = lanes_set(0);
+
+    for (uint32_t i = 0; i < n; i += KERNEL_LANES) {
+        top = lanes_max(lanes_abs(lanes_load(x + i)), top);
+    }
+    float scale = lanes_top(top) / 127.0f;
+    uint32_t bits;
+    memcpy(&bits, &scale, sizeof(bits));
+    bits = (bits + 0x7FFFu + (bits >> 16 & 1u)) & 0xFFFF0000u; /* what bf16 keeps of it */
+    memcpy(&scale, &bits, sizeof(scale));
+    lanes inverse = lanes_set(scale > 0 ? 1.0f / scale : 0);
+    for (uint32_t i = 0; i < n; i += KERNEL_LANES) {
+        lanes_store_i8(q + i, round_to_i8(lanes_load(x + i), inverse));
+    }
+    return scale;
+}
+
 static void level_silu(float *gate, const float *up, uint32_t n)
 {
     lanes one = lanes_set(1.0f), zero = lanes_set(0);

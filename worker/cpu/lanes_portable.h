@@ -8,7 +8,13 @@
 
 #include <math.h>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LANE_FN                                                                                    \
+    static __attribute__((unused)) /* inlined and checked it takes minutes to compile              \
+                                    */
+#else
 #define LANE_FN static inline __attribute__((always_inline, unused))
+#endif
 
 typedef struct {
     float f[16];
@@ -68,6 +74,10 @@ LANE_FN lanes lanes_abs(lanes a)
 LANE_FN lanes lanes_bf16(const uint16_t *p)
 {
     LANES_MAP(quant_bf16(p[i]));
+}
+LANE_FN lanes lanes_i8(const int8_t *p)
+{
+    LANES_MAP((float)p[i]);
 }
 /* Lanes below n from a, the others from b. */
 LANE_FN lanes lanes_first(unsigned n, lanes a, lanes b)

@@ -1,26 +1,73 @@
-/* level.c - which kernels this CPU can run. */
+/* level.c - which kernels this CPU can run, and the names of all that can be chosen. */
 #include "worker/cpu/cpu.h"
+
+#include <stdlib.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 static const char *const names[] = {
-    [BACKEND_LEVEL_BEST] = "best",
-    [BACKEND_LEVEL_PORTABLE] = "portable",
-    [BACKEND_LEVEL_AVX2] = "avx2",
-    [BACKEND_LEVEL_AVX512] = "avx512",
+    [BACKEND_LEVEL_BEST] = "best", [BACKEND_LEVEL_PORTABLE] = "portable",
+    [BACKEND_LEVEL_AVX2] = "avx2", [BACKEND_LEVEL_AVX512] = "avx512",
+    [BACKEND_LEVEL_AMX] = "amx",
 };
 
-bool backend_level_named(struct str name, enum backend_level *out)
+static const char *const kv_names[] = {[BACKEND_KV_BF16] = "bf16", [BACKEND_KV_INT8] = "int8"};
+static const char *const policy_names[] = {
+    [BACKEND_POLICY_EXACT] = "exact",
+    [BACKEND_POLICY_FAST] = "fast",
+};
+
+static bool find_name(struct str name, const char *const *list, size_t n, size_t *out)
 {
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        if (str_eq(name, str_c(names[i]))) {
-            *out = (enum backend_level)i;
+    for (*out = 0; *out < n; (*out)++) {
+        if (str_eq(name, str_c(list[*out]))) {
             return true;
         }
     }
     return false;
+}
+
+bool backend_level_named(struct str name, enum backend_level *out)
+{
+    size_t i;
+    bool found = find_name(name, names, ARRAY_LEN(names), &i);
+
+    *out = found ? (enum backend_level)i : *out;
+    return found;
+}
+
+bool backend_kv_dtype_named(struct str name, enum backend_kv_dtype *out)
+{
+    size_t i;
+    bool found = find_name(name, kv_names, ARRAY_LEN(kv_names), &i);
+
+    *out = found ? (enum backend_kv_dtype)i : *out;
+    return found;
+}
+
+const char *backend_kv_dtype_name(enum backend_kv_dtype dtype)
+{
+    CHECK((size_t)dtype < ARRAY_LEN(kv_names));
+    return kv_names[dtype];
+}
+
+bool backend_policy_named(struct str name, enum backend_policy *out)
+{
+    size_t i;
+    bool found = find_name(name, policy_names, ARRAY_LEN(policy_names), &i);
+
+    *out = found ? (enum backend_policy)i : *out;
+    return found;
+}
+
+const char *backend_policy_name(enum backend_policy policy)
+{
+    CHECK((size_t)policy < ARRAY_LEN(policy_names));
+    return policy_names[policy];
 }
 
 const char *backend_level_name(enum backend_level level)
@@ -40,10 +87,34 @@ static bool has_f16c(void)
 }
 #endif
 
+#if defined(__x86_64__)
+#define AMX_CPUID_BITS (1u << 24 | 1u << 25) /* leaf 7, edx: tiles, their int8 products */
+#define AMX_XCR0_BITS (3u << 17)             /* the system saves tile configuration and data */
+#define ARCH_REQ_XCOMP_PERM 0x1023           /* of arch_prctl */
+#define XFEATURE_XTILEDATA 18
+
+/* Tiles are big, so Linux gives them to a process only when it asks (for all its threads). */
+static bool has_amx(void)
+{
+    unsigned a, b, c, d, low, high;
+
+    if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0 ||
+        __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & AMX_CPUID_BITS) != AMX_CPUID_BITS) {
+        return false;
+    }
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & AMX_XCR0_BITS) == AMX_XCR0_BITS &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+#endif
+
 /* NULL: not on this CPU. The compiler's probe also asks whether the system saves the registers. */
 static const struct kernels *available(enum backend_level level)
 {
 #if defined(__x86_64__)
+    if (level == BACKEND_LEVEL_AMX) {
+        return available(BACKEND_LEVEL_AVX512) != NULL && has_amx() ? &kernels_amx : NULL;
+    }
     if (level == BACKEND_LEVEL_AVX512) {
         bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
@@ -61,16 +132,23 @@ static const struct kernels *available(enum backend_level level)
 const struct kernels *cpu_level_kernels(enum backend_level level, struct err *e)
 {
     const struct kernels *k = NULL;
+    const char *wish = getenv("TOLLGATE_CPU");
 
+    if (level == BACKEND_LEVEL_BEST && wish != NULL && wish[0] != '\0' &&
+        !backend_level_named(str_c(wish), &level)) {
+        err_set(e, ERR_INPUT, "TOLLGATE_CPU is portable, avx2, avx512, amx or best, not \"%s\"",
+                wish);
+        return NULL;
+    }
     if (level != BACKEND_LEVEL_BEST) {
         k = available(level);
         if (k == NULL) {
-            err_set(e, ERR_UNSUPPORTED, "this CPU cannot run level \"%s\"",
-                    backend_level_name(level));
+            err_set(e, ERR_UNSUPPORTED, "this CPU cannot run level \"%s\"%s",
+                    backend_level_name(level), wish != NULL ? " (TOLLGATE_CPU)" : "");
         }
         return k;
     }
-    for (int l = BACKEND_LEVEL_AVX512; k == NULL; l--) {
+    for (int l = BACKEND_LEVEL_AMX; k == NULL; l--) {
         k = available((enum backend_level)l);
     }
     return k;

@@ -126,14 +126,19 @@ static bool write_f16(uint8_t *to, float v)
 
 static bool write_block(const struct packed *p, uint8_t *to, unsigned lane, const struct block *b)
 {
+    uint8_t both[KERNEL_BLOCK / 2];
+
     if (p->form == PACK_8) {
-        for (unsigned i = 0; i < KERNEL_BLOCK; i++) {
-            to[64 * (i / 4) + 4 * lane + i % 4] = b->q[i];
+        for (unsigned i = 0; i < KERNEL_BLOCK; i += 4) {
+            memcpy(to + 16 * i + 4 * lane, b->q + i, 4);
         }
         return write_f16(to + 512 + 2 * lane, b->d);
     }
-    for (unsigned i = 0; i < 16; i++) {
-        to[64 * (i / 4) + 4 * lane + i % 4] = (uint8_t)(b->q[i] | b->q[16 + i] << 4);
+    for (unsigned i = 0; i < sizeof(both); i++) {
+        both[i] = (uint8_t)(b->q[i] | b->q[16 + i] << 4);
+    }
+    for (unsigned i = 0; i < sizeof(both); i += 4) {
+        memcpy(to + 16 * i + 4 * lane, both + i, 4);
     }
     return write_f16(to + 256 + 2 * lane, b->d) && write_f16(to + 288 + 2 * lane, b->m);
 }
@@ -149,7 +154,7 @@ bool pack_groups(const struct weight *w, const struct packed *p, uint8_t *data, 
     float *wide = floats ? mem_new(w->columns * sizeof(*wide)) : NULL;
 
     for (uint32_t r = first * KERNEL_LANES; r < end * KERNEL_LANES; r++) {
-        uint8_t *group = data + r / KERNEL_LANES * p->group_bytes;
+        uint8_t *group = data + packed_group(p, r / KERNEL_LANES);
         if (floats && r < w->rows) {
             model_row(w, r, wide);
         }

@@ -15,6 +15,7 @@ struct packed {
     enum pack_form form;
     uint32_t rows, columns, groups;
     size_t group_bytes;
+    size_t gap; /* bytes of another matrix behind every group: both are one stream */
 };
 
 /* Shape and form of w, data still NULL. Columns must be a multiple of 32. */
@@ -22,6 +23,10 @@ struct packed pack_plan(const struct weight *w);
 static inline size_t pack_bytes(const struct packed *p)
 {
     return p->groups * p->group_bytes;
+}
+static inline size_t packed_group(const struct packed *p, uint32_t group)
+{
+    return group * (p->group_bytes + p->gap);
 }
 /* Writes groups first .. end - 1 to where they belong in `data`. false: a scale does not fit fp16.
  */

@@ -13,12 +13,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPIN_NS 20000u         /* a barrier between equal shares closes well within this */
-#define YIELD_NS 100000u       /* then give the core to whoever wants it, but stay awake */
-#define PAUSES_PER_LOOK 32u    /* pauses between two looks at the clock */
-#define LATE_PERCENT 35u       /* of a window spent waiting: helpers are not getting their cores */
-#define WINDOW_NS 8000000u     /* what is judged at once: a few decode steps */
-#define REST_NS_MIN 250000000u /* narrowed for this long before trying again; doubles up to ... */
+#define SPIN_NS 20000u        /* a barrier between equal shares closes well within this */
+#define YIELD_NS 100000u      /* then give the core to whoever wants it, but stay awake */
+#define PAUSES_PER_LOOK 32u   /* pauses between two looks at the clock */
+#define LATE_PERCENT 35u      /* of a window spent waiting, or off the core: too many want them */
+#define WINDOW_NS 8000000u    /* what is judged at once: a few decode steps */
+#define REST_NS_MIN 60000000u /* narrowed for this long before trying again; doubles up to ... */
 #define REST_NS_MAX 4000000000u
 
 struct gate {
@@ -43,17 +43,23 @@ struct pool {
     unsigned threads, next_width; /* below: the caller's alone */
     struct helper *helpers;       /* [threads - 1], and one unused */
     unsigned helpers_alive;
-    uint64_t waited_ns; /* by the caller, in this window */
+    uint64_t waited_ns; /* by the caller for helpers, in this window */
+    uint64_t absent_ns; /* by the caller, off its core: asleep or pushed aside */
     uint64_t window_ns; /* run time in this window */
     uint64_t widen_at_ns, rest_ns;
 };
 
-static uint64_t now_ns(void)
+static uint64_t clock_ns(clockid_t which)
 {
     struct timespec t;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(which, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t now_ns(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
 }
 
 static void cpu_pause(void)
@@ -146,31 +152,39 @@ static void *helper_main(void *argument)
     }
 }
 
-/* Narrows when helpers were late, widens again after a rest. */
+static void new_window(struct pool *p)
+{
+    p->waited_ns = p->absent_ns = p->window_ns = 0;
+}
+
+/* Narrows when helpers were late, or the caller itself was pushed off its core while they waited;
+ * widens again after a rest, which doubles as long as that fails. */
 static void adapt_width(struct pool *p, uint64_t now)
 {
+    uint64_t late = u64_max(p->waited_ns, p->absent_ns);
+
     if (p->next_width < p->threads && now >= p->widen_at_ns) {
         p->next_width++;
-        p->waited_ns = p->window_ns = 0;
+        new_window(p);
         p->widen_at_ns = now + p->rest_ns;
         return;
     }
     if (p->window_ns < WINDOW_NS) {
         return;
     }
-    if (p->next_width > 1 && p->waited_ns * 100 > p->window_ns * LATE_PERCENT) {
+    if (p->next_width > 1 && late * 100 > p->window_ns * LATE_PERCENT) {
         p->next_width--;
         p->widen_at_ns = now + p->rest_ns;
         p->rest_ns = u64_min(p->rest_ns * 2, REST_NS_MAX);
     } else if (p->next_width == p->threads) {
         p->rest_ns = REST_NS_MIN;
     }
-    p->waited_ns = p->window_ns = 0;
+    new_window(p);
 }
 
 void pool_run(struct pool *p, pool_work *work, void *context)
 {
-    uint64_t begin = now_ns();
+    uint64_t begin = now_ns(), worked = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 
     p->width = p->next_width;
     p->work = work;
@@ -180,8 +194,10 @@ void pool_run(struct pool *p, pool_work *work, void *context)
     }
     work(context, 0, p->width);
     pool_barrier(p, 0);
-    uint64_t end = now_ns();
-    p->window_ns += end - begin;
+    uint64_t end = now_ns(), took = end - begin;
+    worked = clock_ns(CLOCK_THREAD_CPUTIME_ID) - worked;
+    p->window_ns += took;
+    p->absent_ns += took > worked ? took - worked : 0;
     adapt_width(p, end);
 }
 

@@ -3,7 +3,8 @@
  * The caller is number 0; the others are created once and wait. Waiting is pause for about 20 us,
  * then sched_yield, then a futex: a pure spin collapses when another process wants the core
  * (llama.cpp#29258). When the caller spends too much of its runs waiting for helpers that the
- * system took off their cores, the crew narrows for a while; results must not depend on its width.
+ * system took off their cores, or off its own, the crew narrows by one for a while and is then
+ * tried again, ever more seldom; results must not depend on its width.
  */
 #ifndef WORKER_CPU_POOL_H
 #define WORKER_CPU_POOL_H

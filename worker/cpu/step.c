@@ -1,15 +1,15 @@
 /* step.c - one forward pass over the batch, by all threads of the pool together.
  *
- * A layer in six barriers (eight when the batch has more than one row):
- *   norm, quantise         rows split; of a single row each thread makes its own copy
- *   q, k, v                groups of 16 rows split           | barrier
- *   bias, RoPE, KV write   (row, head) split                 | barrier
- *   attention, quantise    units taken by a counter          | barrier
- *   output + residual      groups split                      | barrier
- *   norm, quantise         as above
- *   gate, up, SiLU, quantise   by 32 columns                 | barrier
- *   down + residual        groups split                      | barrier
- * Who computes what is free: no sum crosses a thread's share. */
+ * A layer in five barriers for up to CPU_ROWS_OWN rows; one more before each norm's readers for
+ * more rows, and one between projection and KV write from CPU_ROWS_SPREAD rows on:
+ *   norm, quantise         of few rows each thread makes its own copy; else rows split | barrier
+ *   q, k, v                groups of 16 rows split; whoever has a key or value head adds its bias,
+ *                          rotates and writes it, but many rows are split anew (| barrier) |
+ * barrier attention              units taken by a counter: bias and RoPE of q, quantise      |
+ * barrier output + residual      groups split                                                |
+ * barrier norm, quantise         as above gate, up, SiLU, quantise   by 32 columns | barrier down +
+ * residual        groups split                                                | barrier Who
+ * computes what is free: no sum crosses a thread's share. */
 #include "worker/cpu/cpu.h"
 
 #include "worker/model/quant.h"
@@ -29,7 +29,7 @@ void cpu_group(const struct cpu *c, const struct packed *p, uint32_t group, cons
                uint32_t first, uint32_t count, float *out, size_t stride, enum gemm_store store)
 {
     struct gemm_call call = {
-        .group = p->data + group * p->group_bytes,
+        .group = p->data + packed_group(p, group),
         .act = a,
         .first = first,
         .count = count,
@@ -54,34 +54,45 @@ static void groups(const struct cpu *c, const struct packed *p, struct range g, 
     }
 }
 
-/* The normalised, quantised rows as this thread shall read them. */
-static const struct act *norm_rows(struct cpu *c, const float *weight, uint32_t rows, unsigned id,
-                                   unsigned width)
+/* The normalised, quantised rows (which[i], or all) as this thread shall read them. */
+static const struct act *norm_rows(struct cpu *c, const float *weight, const uint32_t *which,
+                                   uint32_t rows, unsigned id, unsigned width)
 {
     struct cpu_thread *t = &c->thread[id];
     uint32_t d = c->m->d;
-    bool single = rows == 1;
-    struct act *a = single ? &t->own : &c->act_d;
-    struct range r = single ? (struct range){0, 1} : share(rows, id, width);
+    bool few = rows <= CPU_ROWS_OWN;
+    struct act *a = few ? &t->own : &c->act_d;
+    struct range r = few ? (struct range){0, rows} : share(rows, id, width);
 
     for (uint32_t i = r.begin; i < r.end; i++) {
-        c->kernels->norm(c->x + (size_t)i * d, weight, d, c->m->norm_eps, t->row);
+        const float *x = c->x + (size_t)(which != NULL ? which[i] : i) * d;
+        c->kernels->norm(x, weight, d, c->m->norm_eps, t->row);
         c->kernels->quantize(t->row, a, i, 0, d);
     }
-    if (!single) {
+    if (!few) {
         pool_barrier(c->pool, id);
     }
     return a;
 }
 
-/* Three matrices side by side: this thread's groups of their concatenation. */
-static void project_qkv(struct cpu *c, const struct cpu_layer *l, const struct act *a,
-                        uint32_t rows, unsigned id, unsigned width)
+/* Cuts of q, k and v side by side, in groups; behind q only between heads. */
+static uint32_t whole_heads(const struct cpu *c, const struct cpu_layer *l, uint32_t group)
+{
+    uint32_t head = c->m->head_dim / KERNEL_LANES, q = l->q.groups;
+
+    return group <= q ? group : q + (group - q) / head * head;
+}
+
+/* This thread's groups of q, k and v; returns them. */
+static struct range project_qkv(struct cpu *c, const struct cpu_layer *l, const struct act *a,
+                                uint32_t rows, unsigned id, unsigned width)
 {
     const struct packed *const p[] = {&l->q, &l->k, &l->v};
     struct range all = share(l->q.groups + l->k.groups + l->v.groups, id, width);
     uint32_t base = 0;
 
+    all.begin = whole_heads(c, l, all.begin);
+    all.end = whole_heads(c, l, all.end);
     for (size_t i = 0; i < ARRAY_LEN(p); i++) {
         uint32_t begin = all.begin > base ? all.begin - base : 0;
         uint32_t end = all.end > base ? all.end - base : 0;
@@ -89,6 +100,7 @@ static void project_qkv(struct cpu *c, const struct cpu_layer *l, const struct a
         groups(c, p[i], g, a, rows, c->qkv + (size_t)base * KERNEL_LANES, c->qkv_size, GEMM_SET);
         base += p[i]->groups;
     }
+    return all;
 }
 
 static void add_bias(float *x, const struct weight *bias, uint32_t first, uint32_t n)
@@ -133,66 +145,125 @@ static void rotate(const struct cpu *c, float *x, uint32_t position)
     }
 }
 
-static uint16_t *key_page(const struct cpu *c, uint32_t block, uint32_t layer, uint32_t kv_head)
+static uint8_t *key_page(const struct cpu *c, uint32_t block, uint32_t layer, uint32_t kv_head)
 {
     const struct model *m = c->m;
     size_t page = ((size_t)block * m->layers + layer) * 2 * m->kv_heads + kv_head;
 
-    return c->kv + page * KERNEL_TILE * m->head_dim;
+    return c->kv + page * c->page_bytes;
 }
 
 static size_t value_offset(const struct cpu *c)
 {
-    return (size_t)c->kv_size * KERNEL_TILE;
+    return c->m->kv_heads * c->page_bytes;
 }
 
-static void store_kv(struct cpu *c, const struct batch *b, uint32_t layer, uint32_t row,
-                     uint32_t head)
+/* Column `slot` of a page of keys, row `slot` of a page of values. An int8 page ends in scales. */
+static void store_key(const struct cpu *c, const float *k, uint8_t *page, uint32_t slot)
+{
+    uint32_t dim = c->m->head_dim;
+    int8_t q[KERNEL_HEAD_DIM_MAX];
+
+    if (c->kv_form == KV_BF16) {
+        uint16_t *to = (uint16_t *)(void *)page + slot;
+        for (uint32_t i = 0; i < dim; i++) {
+            to[i * KERNEL_TILE] = quant_to_bf16(k[i]);
+        }
+        return;
+    }
+    uint16_t scale = quant_to_bf16(c->kernels->round_kv(k, dim, q));
+    for (uint32_t i = 0; i < dim; i++) {
+        page[i * KERNEL_TILE + slot] = (uint8_t)q[i];
+    }
+    memcpy(page + (size_t)KERNEL_TILE * dim + slot * sizeof(scale), &scale, sizeof(scale));
+}
+
+static void store_value(const struct cpu *c, const float *v, uint8_t *page, uint32_t slot)
+{
+    uint32_t dim = c->m->head_dim;
+
+    if (c->kv_form == KV_BF16) {
+        uint16_t *to = (uint16_t *)(void *)page + (size_t)slot * dim;
+        for (uint32_t i = 0; i < dim; i++) {
+            to[i] = quant_to_bf16(v[i]);
+        }
+        return;
+    }
+    int8_t *to = (int8_t *)page + (size_t)slot * dim;
+    uint16_t scale = quant_to_bf16(c->kernels->round_kv(v, dim, to));
+    memcpy(page + (size_t)KERNEL_TILE * dim + slot * sizeof(scale), &scale, sizeof(scale));
+}
+
+/* Of a row: key heads 0 .. kv_heads - 1, then the value heads. */
+static void store_head(struct cpu *c, const struct batch *b, uint32_t layer, uint32_t row,
+                       uint32_t head)
 {
     const struct model_layer *l = &c->m->layer[layer];
-    uint32_t dim = c->m->head_dim, position = c->row_position[row], slot = position % KERNEL_TILE;
-    float *k = c->qkv + (size_t)row * c->qkv_size + c->q_size + (size_t)head * dim;
-    float *v = k + c->kv_size;
+    uint32_t dim = c->m->head_dim, kv_heads = c->m->kv_heads, position = c->row_position[row];
+    float *x = c->qkv + (size_t)row * c->qkv_size + c->q_size + (size_t)head * dim;
     uint32_t block = b->table[c->row_sequence[row]][position / KERNEL_TILE];
-    uint16_t *keys = key_page(c, block, layer, head);
-    uint16_t *values = keys + value_offset(c) + (size_t)slot * dim;
+    bool is_key = head < kv_heads;
+    uint32_t of_page = is_key ? head : head - kv_heads;
+    uint8_t *page = key_page(c, block, layer, of_page) + (is_key ? 0 : value_offset(c));
 
-    add_bias(k, &l->k_bias, head * dim, dim);
-    add_bias(v, &l->v_bias, head * dim, dim);
-    rotate(c, k, position);
-    for (uint32_t i = 0; i < dim; i++) {
-        keys[i * KERNEL_TILE + slot] = quant_to_bf16(k[i]);
-        values[i] = quant_to_bf16(v[i]);
+    add_bias(x, is_key ? &l->k_bias : &l->v_bias, of_page * dim, dim);
+    if (is_key) {
+        rotate(c, x, position);
+        store_key(c, x, page, position % KERNEL_TILE);
+    } else {
+        store_value(c, x, page, position % KERNEL_TILE);
     }
 }
 
-static void rotate_and_store(struct cpu *c, const struct batch *b, uint32_t layer, unsigned id,
-                             unsigned width)
+static void store_kv(struct cpu *c, const struct batch *b, uint32_t layer, struct range mine,
+                     unsigned id, unsigned width)
 {
-    uint32_t heads = c->m->heads, all = heads + c->m->kv_heads, dim = c->m->head_dim;
-    struct range r = share((uint64_t)b->rows * all, id, width);
+    uint32_t heads = 2 * c->m->kv_heads;
 
-    for (uint32_t i = r.begin; i < r.end; i++) {
-        uint32_t row = i / all, head = i % all;
-        if (head >= heads) {
-            store_kv(c, b, layer, row, head - heads);
-            continue;
+    if (b->rows >= CPU_ROWS_SPREAD) {
+        pool_barrier(c->pool, id);
+        struct range r = share((uint64_t)b->rows * heads, id, width);
+        for (uint32_t i = r.begin; i < r.end; i++) {
+            store_head(c, b, layer, i / heads, i % heads);
         }
-        float *q = c->qkv + (size_t)row * c->qkv_size + (size_t)head * dim;
-        add_bias(q, &c->m->layer[layer].q_bias, head * dim, dim);
-        rotate(c, q, c->row_position[row]);
+        return;
     }
+    uint32_t q = c->layer[layer].q.groups, per_head = c->m->head_dim / KERNEL_LANES;
+    uint32_t first = mine.begin > q ? (mine.begin - q) / per_head : 0;
+    uint32_t end = mine.end > q ? (mine.end - q) / per_head : 0;
+    for (uint32_t row = 0; row < b->rows; row++) {
+        for (uint32_t head = first; head < end; head++) {
+            store_head(c, b, layer, row, head);
+        }
+    }
+}
+
+static void prepare_query(struct cpu *c, uint32_t layer, uint32_t row, uint32_t head)
+{
+    uint32_t dim = c->m->head_dim;
+    float *q = c->qkv + (size_t)row * c->qkv_size + (size_t)head * dim;
+
+    add_bias(q, &c->m->layer[layer].q_bias, head * dim, dim);
+    rotate(c, q, c->row_position[row]);
+}
+
+static const uint8_t *first_page(const struct cpu *c, const struct batch *b, uint32_t layer,
+                                 const struct cpu_unit *u)
+{
+    return key_page(c, b->table[u->sequence][0], layer, u->head / (c->m->heads / c->m->kv_heads));
 }
 
 static void attend_unit(struct cpu *c, const struct batch *b, uint32_t layer,
-                        const struct cpu_unit *u, float *scratch)
+                        const struct cpu_unit *u, const uint8_t *after, float *scratch)
 {
     uint32_t dim = c->m->head_dim, kv_head = u->head / (c->m->heads / c->m->kv_heads);
     uint32_t row = b->q_start[u->sequence] + u->row;
     struct attend_call call = {
         .kv = key_page(c, 0, layer, kv_head),
+        .form = c->kv_form,
         .block_stride = (size_t)c->m->layers * 2 * value_offset(c),
         .value_offset = value_offset(c),
+        .after = after,
         .table = b->table[u->sequence],
         .first_position = c->row_position[row],
         .rows = u->rows,
@@ -204,6 +275,9 @@ static void attend_unit(struct cpu *c, const struct batch *b, uint32_t layer,
         .scratch = scratch,
     };
 
+    for (uint32_t i = 0; i < u->rows * u->heads; i++) {
+        prepare_query(c, layer, row + i / u->heads, u->head + i % u->heads);
+    }
     c->kernels->attend(&call);
     if (dim % KERNEL_BLOCK == 0) {
         for (uint32_t i = 0; i < u->rows; i++) {
@@ -221,7 +295,9 @@ static void attention(struct cpu *c, const struct batch *b, uint32_t layer, unsi
         if (left == 0 || left > c->units) {
             break;
         }
-        attend_unit(c, b, layer, &c->unit[left - 1], c->thread[id].attend);
+        const struct cpu_unit *u = &c->unit[left - 1];
+        attend_unit(c, b, layer, u, left > width ? first_page(c, b, layer, u - width) : NULL,
+                    c->thread[id].attend);
     }
     pool_barrier(c->pool, id);
     if (c->m->head_dim % KERNEL_BLOCK != 0) { /* heads share blocks of 32: only now all are there */
@@ -260,15 +336,14 @@ static void layer_forward(struct cpu *c, const struct batch *b, uint32_t index, 
     const struct cpu_layer *l = &c->layer[index];
     const float *norm = c->norms + (size_t)2 * index * c->m->d;
 
-    const struct act *a = norm_rows(c, norm, b->rows, id, width);
-    project_qkv(c, l, a, b->rows, id, width);
-    pool_barrier(c->pool, id);
-    rotate_and_store(c, b, index, id, width);
+    const struct act *a = norm_rows(c, norm, NULL, b->rows, id, width);
+    struct range mine = project_qkv(c, l, a, b->rows, id, width);
+    store_kv(c, b, index, mine, id, width);
     pool_barrier(c->pool, id);
     attention(c, b, index, id, width);
     groups(c, &l->o, share(l->o.groups, id, width), &c->act_q, b->rows, c->x, c->m->d, GEMM_ADD);
     pool_barrier(c->pool, id);
-    a = norm_rows(c, norm + c->m->d, b->rows, id, width);
+    a = norm_rows(c, norm + c->m->d, NULL, b->rows, id, width);
     struct range columns = share(c->m->ff / KERNEL_BLOCK, id, width);
     for (uint32_t i = columns.begin; i < columns.end; i++) {
         feed_columns(c, l, a, i * KERNEL_BLOCK, b->rows, &c->thread[id]);
@@ -300,20 +375,10 @@ static void head_tail(struct cpu *c, const struct act *a, const struct cpu_step 
 static void head_forward(struct cpu *c, const struct cpu_step *s, unsigned id, unsigned width)
 {
     const struct batch *b = s->b;
-    struct cpu_thread *t = &c->thread[id];
-    uint32_t d = c->m->d, whole = c->m->vocab / KERNEL_LANES;
-    const float *norm = c->norms + (size_t)2 * c->m->layers * d;
-    bool single = b->wanted == 1;
-    struct act *a = single ? &t->own : &c->act_d;
-    struct range r = single ? (struct range){0, 1} : share(b->wanted, id, width);
+    uint32_t whole = c->m->vocab / KERNEL_LANES;
+    const float *norm = c->norms + (size_t)2 * c->m->layers * c->m->d;
+    const struct act *a = norm_rows(c, norm, b->want, b->wanted, id, width);
 
-    for (uint32_t i = r.begin; i < r.end; i++) {
-        c->kernels->norm(c->x + (size_t)b->want[i] * d, norm, d, c->m->norm_eps, t->row);
-        c->kernels->quantize(t->row, a, i, 0, d);
-    }
-    if (!single) {
-        pool_barrier(c->pool, id);
-    }
     groups(c, &c->head, share(whole, id, width), a, b->wanted, s->logits, c->m->vocab, GEMM_SET);
     if (whole < c->head.groups && id == width - 1) {
         head_tail(c, a, s, id);
