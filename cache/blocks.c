@@ -2,7 +2,6 @@
  * of the idle leaves (coldest first), and a count of holders for each chunk hash. */
 #include "cache/blocks.h"
 
-#include "base/hash.h"
 #include "cache/chunkset.h"
 
 #define BLOCKS_TOTAL_MAX (1u << 26) /* 2 G tokens: indexes stay far from BLOCK_NONE */
@@ -42,10 +41,12 @@ struct blocks {
     uint32_t heap_n;
     struct chunkset chunks;
     struct blocks_events events;
+    struct hash128 root; /* the parent of every first block */
     uint64_t seed, clock, hits, lookups;
 };
 
-struct blocks *blocks_new(uint32_t total, uint64_t seed, struct blocks_events events)
+struct blocks *blocks_new(uint32_t total, uint64_t seed, struct hash128 root,
+                          struct blocks_events events)
 {
     struct blocks *b = mem_new(sizeof(*b));
     uint32_t buckets = 16;
@@ -63,6 +64,7 @@ struct blocks *blocks_new(uint32_t total, uint64_t seed, struct blocks_events ev
     b->total = total;
     b->count[BLOCK_FREE] = total;
     b->seed = seed;
+    b->root = root;
     b->events = events;
     for (uint32_t i = 0; i < total; i++) {
         b->block[i].next = i + 1 < total ? i + 1 : BLOCK_NONE;
@@ -165,7 +167,7 @@ static void ref(struct blocks *b, uint32_t i)
 
 /* What a block's hash covers, laid out for hashing. */
 struct hashed {
-    struct hash128 parent; /* zero for the first block */
+    struct hash128 parent; /* the root for the first block */
     struct prefix_key salt;
     int32_t ids[BLOCK_TOKENS];
 };
@@ -174,7 +176,7 @@ _Static_assert(sizeof(struct hashed) == 32 + 4 * BLOCK_TOKENS, "no padding is ha
 static struct hash128 hash_block(const struct blocks *b, uint32_t parent, struct prefix_key salt,
                                  const int32_t ids[BLOCK_TOKENS])
 {
-    struct hashed h = {.salt = salt};
+    struct hashed h = {.parent = b->root, .salt = salt};
 
     if (parent != BLOCK_NONE) {
         h.parent = b->block[parent].hash;
@@ -394,6 +396,12 @@ struct blocks_count blocks_count(const struct blocks *b)
 uint32_t blocks_available(const struct blocks *b)
 {
     return b->count[BLOCK_FREE] + b->count[BLOCK_IDLE];
+}
+
+struct hash128 blocks_hash(const struct blocks *b, uint32_t block)
+{
+    CHECK(block < b->total);
+    return b->block[block].hash;
 }
 
 void blocks_each_chunk(const struct blocks *b, void (*each)(void *ctx, uint64_t chunk), void *ctx)

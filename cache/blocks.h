@@ -12,6 +12,7 @@
 
 #include "base/base.h"
 #include "base/err.h"
+#include "base/hash.h"
 #include "cache/prefix.h"
 
 #define BLOCK_TOKENS 32
@@ -27,7 +28,10 @@ struct blocks_events {
     void *ctx;
 };
 
-struct blocks *blocks_new(uint32_t total, uint64_t seed, struct blocks_events events);
+/* root: what KV bytes depend on beside ids and salt (dtype, policy, model): the parent of every
+ * first block, so that no hash of one root equals one of another. */
+struct blocks *blocks_new(uint32_t total, uint64_t seed, struct hash128 root,
+                          struct blocks_events events);
 void blocks_free(struct blocks *b);
 
 /* Longest cached prefix of ids under salt: fills table[] (capacity (n_ids + 31) / 32), pins each,
@@ -52,6 +56,9 @@ struct blocks_count {
 struct blocks_count blocks_count(const struct blocks *b);
 /* Blocks that blocks_take could still give: free + cached_idle. */
 uint32_t blocks_available(const struct blocks *b);
+/* Of a published block; zero of any other. Equal hashes mean equal KV bytes, whoever computed them.
+ */
+struct hash128 blocks_hash(const struct blocks *b, uint32_t block);
 /* All chunk hashes now held, for a snapshot: calls each once. */
 void blocks_each_chunk(const struct blocks *b, void (*each)(void *ctx, uint64_t chunk), void *ctx);
 void blocks_check(const struct blocks *b); /* CHECKs every invariant; tests and debug builds */

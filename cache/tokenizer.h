@@ -9,7 +9,14 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-enum tokenizer_pre { TOKENIZER_SMOLLM = 1, TOKENIZER_GPT2, TOKENIZER_LLAMA3, TOKENIZER_QWEN2 };
+enum tokenizer_pre {
+    TOKENIZER_SMOLLM = 1, /* StarCoder's too */
+    TOKENIZER_GPT2,
+    TOKENIZER_LLAMA3,
+    TOKENIZER_QWEN2,
+    TOKENIZER_DEEPSEEK_LLM,
+    TOKENIZER_DEEPSEEK_CODER,
+};
 
 enum token_type {
     TOKEN_NORMAL = 1,
@@ -32,8 +39,12 @@ struct tokenizer_source {
 
 struct tokenizer;
 
-/* false pre name: story. Names as in tokenizer.ggml.pre. */
+/* Names as in tokenizer.ggml.pre; false: not a known one. */
 MUST_USE bool tokenizer_pre_named(struct str name, enum tokenizer_pre *out);
+/* The same with a story that names it and the known ones: ERR_UNSUPPORTED. */
+MUST_USE bool tokenizer_pre_of(struct str name, enum tokenizer_pre *out, struct err *e);
+/* Whether bos comes before a text where the file does not say (tokenizer.ggml.add_bos_token). */
+bool tokenizer_pre_adds_bos(enum tokenizer_pre pre);
 struct tokenizer *tokenizer_new(const struct tokenizer_source *src,
                                 struct err *e); /* NULL: story */
 void tokenizer_free(struct tokenizer *t);

@@ -1,7 +1,9 @@
-/* tokenizer_pre.c - hand-written scanners for the pre-tokenizer patterns. Owns no state; knows
- * characters and their Unicode categories, never tokens. One of the two doors to utf8proc. */
+/* tokenizer_pre.c - hand-written scanners for the pre-tokenizer patterns, and their names. Owns no
+ * state; knows characters and their Unicode categories, never tokens. utf8proc is used here and in
+ * tokenizer_deepseek.c. */
 #include "cache/tokenizer_pre.h"
 
+#include <stdio.h>
 #include <utf8proc.h>
 
 static bool is_continuation(uint8_t c)
@@ -250,6 +252,9 @@ size_t pre_next(enum tokenizer_pre pre, struct str text, size_t at)
         return gpt2_next(text, at, false);
     case TOKENIZER_LLAMA3:
         return llama3_next(text, at, 3);
+    case TOKENIZER_DEEPSEEK_LLM:
+    case TOKENIZER_DEEPSEEK_CODER:
+        return pre_next_deepseek(pre, text, at);
     case TOKENIZER_QWEN2:
         break;
     }
@@ -257,19 +262,28 @@ size_t pre_next(enum tokenizer_pre pre, struct str text, size_t at)
     return llama3_next(text, at, 1);
 }
 
+/* The names that mean exactly these patterns; another family's pattern is never guessed. */
+static const struct {
+    const char *name;
+    enum tokenizer_pre pre;
+} known[] = {
+    {"smollm", TOKENIZER_SMOLLM},
+    {"starcoder", TOKENIZER_SMOLLM},
+    {"refact", TOKENIZER_SMOLLM},
+    {"command-r", TOKENIZER_SMOLLM},
+    {"gpt-2", TOKENIZER_GPT2},
+    {"gpt2", TOKENIZER_GPT2},
+    {"llama-bpe", TOKENIZER_LLAMA3},
+    {"llama3", TOKENIZER_LLAMA3},
+    {"llama-v3", TOKENIZER_LLAMA3},
+    {"qwen2", TOKENIZER_QWEN2},
+    {"deepseek-r1-qwen", TOKENIZER_QWEN2},
+    {"deepseek-llm", TOKENIZER_DEEPSEEK_LLM},
+    {"deepseek-coder", TOKENIZER_DEEPSEEK_CODER},
+};
+
 bool tokenizer_pre_named(struct str name, enum tokenizer_pre *out)
 {
-    /* The names that mean exactly these patterns; another family's pattern is never guessed. */
-    static const struct {
-        const char *name;
-        enum tokenizer_pre pre;
-    } known[] = {
-        {"smollm", TOKENIZER_SMOLLM}, {"gpt-2", TOKENIZER_GPT2},
-        {"gpt2", TOKENIZER_GPT2},     {"llama-bpe", TOKENIZER_LLAMA3},
-        {"llama3", TOKENIZER_LLAMA3}, {"llama-v3", TOKENIZER_LLAMA3},
-        {"qwen2", TOKENIZER_QWEN2},   {"deepseek-r1-qwen", TOKENIZER_QWEN2},
-    };
-
     for (size_t i = 0; i < ARRAY_LEN(known); i++) {
         if (str_eq(name, str_c(known[i].name))) {
             *out = known[i].pre;
@@ -277,4 +291,26 @@ bool tokenizer_pre_named(struct str name, enum tokenizer_pre *out)
         }
     }
     return false;
+}
+
+bool tokenizer_pre_of(struct str name, enum tokenizer_pre *out, struct err *e)
+{
+    char names[256];
+    size_t n = 0;
+
+    if (tokenizer_pre_named(name, out)) {
+        return true;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+        n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", i > 0 ? ", " : "",
+                              known[i].name);
+        CHECK(n < sizeof(names));
+    }
+    return err_set(e, ERR_UNSUPPORTED, "pre-tokenizer \"" STR_FMT "\" is not one of %s",
+                   (int)(name.n < 64 ? name.n : 64), name.p, names);
+}
+
+bool tokenizer_pre_adds_bos(enum tokenizer_pre pre)
+{
+    return pre == TOKENIZER_LLAMA3;
 }

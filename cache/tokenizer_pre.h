@@ -1,8 +1,8 @@
 /* tokenizer_pre.h - where a text falls apart before BPE: the pre-tokenizers, by hand.
  *
- * Private to cache/tokenizer*.c. Each is one published pattern written as a scanner that looks at
- * most one run ahead, so the time is linear whatever the text (a backtracking regex is not). The
- * patterns are in tokenizer_pre.c, above their scanners. */
+ * Private to cache/tokenizer*.c. Each is one published pattern (DeepSeek's: a list of them)
+ * written as a scanner that looks at most one run ahead, so the time is linear whatever the text (a
+ * backtracking regex is not). The patterns stand above their scanners. */
 #ifndef CACHE_TOKENIZER_PRE_H
 #define CACHE_TOKENIZER_PRE_H
 
@@ -22,5 +22,7 @@ struct pre_char {
 struct pre_char pre_peek(struct str text, size_t at);
 /* End of the pre-token that starts at `at` < text.n; always > at. */
 size_t pre_next(enum tokenizer_pre pre, struct str text, size_t at);
+/* The two DeepSeek families of it. */
+size_t pre_next_deepseek(enum tokenizer_pre pre, struct str text, size_t at);
 
 #endif

@@ -72,21 +72,31 @@ void metrics_write(struct buf *out, const struct metrics *m, const struct metric
         {"vllm:num_requests_waiting", "gauge", "Requests that wait for room.", g->waiting},
         {"vllm:kv_cache_usage_perc", "gauge", "Share of KV blocks in use by requests, 0 to 1.",
          (double)g->blocks.referenced / (double)g->blocks.total},
+        /* The name before vLLM 0.9, for scrapers that know no other. */
+        {"vllm:gpu_cache_usage_perc", "gauge", "Share of KV blocks in use by requests, 0 to 1.",
+         (double)g->blocks.referenced / (double)g->blocks.total},
         {"vllm:prompt_tokens_total", "counter", "Prompt tokens of started requests.",
          (double)m->prompt_tokens},
         {"vllm:generation_tokens_total", "counter", "Tokens generated.", (double)g->decode_tokens},
         {"vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.",
-         (double)m->prompt_tokens},
-        {"vllm:prefix_cache_hits_total", "counter", "Prompt tokens found cached.",
-         (double)m->cached_tokens},
+         (double)m->queries},
+        {"vllm:prefix_cache_hits_total", "counter", "Prompt tokens found cached.", (double)m->hits},
         {"vllm:num_preemptions_total", "counter", "Sequences that lost their blocks.",
          (double)g->preemptions},
+        {"vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens drafted.",
+         (double)g->drafted},
+        {"vllm:spec_decode_num_accepted_tokens_total", "counter",
+         "Drafted tokens that were the target's own.", (double)g->accepted},
         {"tollgate_worker_prefill_tokens_total", "counter", "Rows of prefill computed.",
          (double)g->prefill_tokens},
         {"tollgate_worker_decode_tokens_total", "counter", "Tokens sampled.",
          (double)g->decode_tokens},
         {"tollgate_worker_billed_tokens_total", "counter", "Answer tokens reported to clients.",
          (double)m->generation_tokens},
+        {"tollgate_worker_billed_prompt_tokens_total", "counter",
+         "Prompt tokens reported to clients, once a request.", (double)m->prompt_tokens},
+        {"tollgate_worker_billed_cached_tokens_total", "counter",
+         "Cached prompt tokens reported to clients.", (double)m->cached_tokens},
         {"tollgate_worker_steps_total", "counter", "Engine steps.", (double)g->steps},
         {"tollgate_worker_weight_bytes_total", "counter", "Weight bytes read, one pass a step.",
          (double)g->steps * (double)s->weights->weight_bytes},
@@ -105,6 +115,8 @@ void metrics_write(struct buf *out, const struct metrics *m, const struct metric
          (double)s->body_bytes},
         {"tollgate_worker_refused_total", "counter", "Requests refused because all is full.",
          (double)m->refused},
+        {"tollgate_worker_expired_total", "counter", "Answers that waited past their deadline.",
+         (double)m->expired},
     };
 
     for (size_t i = 0; i < ARRAY_LEN(table); i++) {
@@ -115,6 +127,8 @@ void metrics_write(struct buf *out, const struct metrics *m, const struct metric
              &m->ttft, s->model);
     put_hist(out, "vllm:time_per_output_token_seconds", "Between two tokens of one answer.",
              &m->tpot, s->model);
+    put_hist(out, "vllm:inter_token_latency_seconds", "Between two tokens of one answer.", &m->tpot,
+             s->model);
     put_hist(out, "vllm:request_queue_time_seconds", "From the request read to its prefill.",
              &m->queue, s->model);
     put_hist(out, "vllm:e2e_request_latency_seconds", "From the request read to its last token.",

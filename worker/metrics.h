@@ -12,7 +12,9 @@
 struct metrics {
     struct hist ttft, tpot, queue, e2e;                       /* microseconds */
     uint64_t prompt_tokens, cached_tokens, generation_tokens; /* of requests that started */
+    uint64_t queries, hits; /* prompt tokens looked up and found cached, of every choice */
     uint64_t finished_stop, finished_length, finished_abort, refused;
+    uint64_t expired;    /* waited past their deadline */
     uint64_t kv_resyncs; /* snapshots sent on /kv_events */
 };
 

@@ -1,6 +1,8 @@
 /* options.c - the table of options, its parser, and the help that is printed from it. */
 #include "worker/options.h"
 
+#include "worker/backend.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -11,7 +13,15 @@
 #define KEY_BYTES_MIN 16
 #define THREADS_MAX 256
 
-enum option_kind { OPTION_TEXT = 1, OPTION_COUNT, OPTION_BYTES, OPTION_LEVEL, OPTION_FLAG };
+enum option_kind {
+    OPTION_TEXT = 1,
+    OPTION_NAMES, /* into served_name; may be given again */
+    OPTION_COUNT,
+    OPTION_BYTES,
+    OPTION_LEVEL,
+    OPTION_DRAFTS, /* off, lookup or a number, into draft_tokens */
+    OPTION_FLAG
+};
 
 struct option {
     const char *name, *value; /* value: as help names it */
@@ -31,7 +41,7 @@ static const struct option table[] = {
     {"--backend", "NAME", OPTION_TEXT, AT(backend), 0, 0,
      "what computes: cpu (default), or ref, the slow oracle."},
     {"--threads", "N", OPTION_COUNT, AT(threads), 1, THREADS_MAX,
-     "threads that compute. Default: one a core."},
+     "threads that compute. Default: one a core that this process may use (affinity, cgroup)."},
     {"--max-model-len", "N", OPTION_COUNT, AT(max_model_len), 2, 1u << 24,
      "tokens of prompt and answer together. Default: the model's context, or what the KV pool "
      "holds."},
@@ -46,10 +56,28 @@ static const struct option table[] = {
     {"--worker-key-file", "FILE", OPTION_TEXT, AT(key_file), 0, 0,
      "key shared with the gateway, in a file with mode 0600. With it every request needs it, and "
      "x-tollgate-* headers are honoured; without it they are ignored."},
-    {"--served-name", "NAME", OPTION_TEXT, AT(served_name), 0, 0,
-     "model name of the API. Default: the file's name without its quantisation and .gguf."},
+    {"--served-name", "NAME[,NAME]", OPTION_NAMES, AT(served_name), 0, 0,
+     "model names of the API, also by giving the option again: all are accepted, the first is "
+     "reported. Default: the file's name without its quantisation and .gguf."},
     {"--chat-format", "NAME", OPTION_TEXT, AT(chat_format), 0, 0,
-     "template family when the file's template is not known: smollm2, chatml or qwen2."},
+     "template family when the file's template is not known: smollm2, chatml, qwen2, qwen2.5, "
+     "llama3, llama3.1, mistral-v3, mistral-nemo and others (a wrong name lists all)."},
+    {"--queue-seconds", "N", OPTION_COUNT, AT(queue_s), 0, 86400,
+     "longest wait before a request is started; then it is answered 503. A request's own "
+     "x-tollgate-deadline-ms may only shorten it. Default 0: no bound."},
+    {"--tpot-target-ms", "N", OPTION_COUNT, AT(tpot_ms), 0, 60000,
+     "time between two tokens that prefill leaves to running answers; 0: none. Default 50."},
+    {"--aging-seconds", "N", OPTION_COUNT, AT(aging_s), 0, 86400,
+     "who waited so long counts as one class better; 0: never. Default 10."},
+    {"--speculate", "off|lookup|N", OPTION_DRAFTS, AT(draft_tokens), 1, OPTIONS_DRAFT_TOKENS_MAX,
+     "draft tokens from earlier text (and --draft-model) and verify them in one step; N: most of a "
+     "step, lookup: 4. The answers are the same. Default off, lookup with a draft model."},
+    {"--draft-model", "FILE", OPTION_TEXT, AT(draft_model), 0, 0,
+     "small GGUF model with the same vocabulary and merges that drafts tokens."},
+    {"--kv-dtype", "NAME", OPTION_TEXT, AT(kv_dtype), 0, 0,
+     "bf16 (default), or int8: twice the tokens in the same memory, less exact."},
+    {"--policy", "NAME", OPTION_TEXT, AT(policy), 0, 0,
+     "exact (default): the same bits alone and in any batch; or fast."},
     {"--drain-seconds", "N", OPTION_COUNT, AT(drain_s), 0, 3600,
      "how long running answers may go on after SIGTERM. Default 30."},
     {"--log-level", "LEVEL", OPTION_LEVEL, AT(log_level), 0, 0,
@@ -60,15 +88,19 @@ static const struct option table[] = {
 void options_help(void)
 {
     puts("tollgate-worker - serves one model over HTTP, for a Tollgate gateway or on its own\n\n"
-         "usage: tollgate-worker --model FILE [options]\n");
+         "usage: tollgate-worker --model FILE [options]\n"
+         "       tollgate-worker bench --help\n");
     for (size_t i = 0; i < ARRAY_LEN(table); i++) {
         printf("  %s%s%s\n      %s\n", table[i].name, table[i].value[0] != '\0' ? " " : "",
                table[i].value, table[i].help);
     }
-    puts("\nAPI: POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /health,\n"
-         "GET /metrics (Prometheus). With a worker key also GET /kv_events, GET /events/ID and\n"
-         "POST /abort/ID.\n\n"
-         "Log lines are JSON on standard error; the event \"listening\" has the bound address.\n"
+    puts("\nAPI: POST /v1/chat/completions, POST /v1/completions, POST /tokenize, POST "
+         "/detokenize,\n"
+         "GET /v1/models, GET /health (the process answers), GET /ready (503 while loading or\n"
+         "draining), GET /metrics (Prometheus). With a worker key also GET /kv_events, GET\n"
+         "/events/ID and POST /abort/ID.\n\n"
+         "Log lines are JSON on standard error; the events \"loading\" (the port is open) and\n"
+         "\"listening\" (requests are served) have the bound address.\n"
          "SIGTERM or SIGINT: no new connections, running answers finish, exit 0.\n"
          "Exit codes: 0 done, 1 could not start (the last log line says why), 2 usage.");
 }
@@ -100,6 +132,39 @@ static bool parse_level(struct str s, enum log_level *out)
     return false;
 }
 
+static bool add_names(struct options *o, struct str list, struct err *e)
+{
+    if (list.n == 0) {
+        return err_set(e, ERR_INPUT, "--served-name needs a value");
+    }
+    while (list.n > 0) {
+        struct str name;
+
+        if (!str_cut(list, ',', &name, &list)) {
+            list = STR("");
+        }
+        if (name.n == 0 || o->served_names == OPTIONS_NAMES_MAX) {
+            return err_set(e, ERR_INPUT, "--served-name takes 1 to %d names, none of them empty",
+                           OPTIONS_NAMES_MAX);
+        }
+        o->served_name[o->served_names++] = name;
+    }
+    return true;
+}
+
+static bool parse_drafts(const char *value, uint64_t *out)
+{
+    if (strcmp(value, "off") == 0) {
+        *out = 0;
+        return true;
+    }
+    if (strcmp(value, "lookup") == 0) {
+        *out = OPTIONS_DRAFT_TOKENS;
+        return true;
+    }
+    return str_u64(str_c(value), out) && *out >= 1;
+}
+
 static bool set(struct options *o, const struct option *k, const char *value, struct err *e)
 {
     char *field = (char *)o + k->offset;
@@ -110,10 +175,21 @@ static bool set(struct options *o, const struct option *k, const char *value, st
         memcpy(field, &value, sizeof(value));
         return value[0] != '\0' || err_set(e, ERR_INPUT, "%s needs a value", k->name);
     }
+    if (k->kind == OPTION_NAMES) {
+        return add_names(o, str_c(value), e);
+    }
     if (k->kind == OPTION_LEVEL) {
         return parse_level(str_c(value), (enum log_level *)(void *)field) ||
                err_set(e, ERR_INPUT, "--log-level is debug, info, warn or error, not \"%s\"",
                        value);
+    }
+    if (k->kind == OPTION_DRAFTS) {
+        if (!parse_drafts(value, &n) || n > k->most) {
+            return err_set(e, ERR_INPUT, "%s is off, lookup or a number from 1 to %llu, not \"%s\"",
+                           k->name, (unsigned long long)k->most, value);
+        }
+        memcpy(field, &n, sizeof(n));
+        return true;
     }
     ok = k->kind == OPTION_BYTES ? parse_bytes(str_c(value), &n) : str_u64(str_c(value), &n);
     if (!ok || n < k->least || n > k->most) {
@@ -136,8 +212,6 @@ static const struct option *find(struct str name)
 
 bool options_parse(struct options *o, int argc, char **argv, struct err *e)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-
     *o = (struct options){.listen = "127.0.0.1:9001",
                           .backend = "cpu",
                           .kv_bytes = 512u << 20,
@@ -145,8 +219,11 @@ bool options_parse(struct options *o, int argc, char **argv, struct err *e)
                           .max_waiting = 256,
                           .step_tokens = 256,
                           .drain_s = 30,
+                          .tpot_ms = 50,
+                          .aging_s = 10,
+                          .draft_tokens = OPTIONS_DRAFTS_UNSET,
                           .log_level = LOG_INFO};
-    o->threads = cores > 0 ? u64_min((uint64_t)cores, THREADS_MAX) : 1;
+    o->threads = u64_min(backend_default_threads(), THREADS_MAX);
     for (int i = 1; i < argc; i++) {
         struct str name = str_c(argv[i]), value;
         bool joined = str_cut(name, '=', &name, &value); /* --name=value or --name value */

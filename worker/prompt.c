@@ -258,6 +258,13 @@ static bool chat_chunks(struct prompt *p, const struct layout *l, struct arena *
 bool prompt_chat(struct prompt *p, const struct tokenizer *t, enum chat_family f, struct arena *a,
                  const struct json *root, const struct prefix_key *key, struct err *e)
 {
+    return prompt_chat_tools(p, t, f, a, root, NULL, key, e);
+}
+
+bool prompt_chat_tools(struct prompt *p, const struct tokenizer *t, enum chat_family f,
+                       struct arena *a, const struct json *root, const struct json *tools,
+                       const struct prefix_key *key, struct err *e)
+{
     struct chat_rendering r;
     uint64_t *segment_flat;
     struct layout l;
@@ -265,7 +272,7 @@ bool prompt_chat(struct prompt *p, const struct tokenizer *t, enum chat_family f
 
     layout_init(&l, t, e);
     memset(p, 0, sizeof(*p));
-    if (!chat_render(f, a, json_get(root, STR("messages")), &r, e)) {
+    if (!chat_render_tools(f, a, json_get(root, STR("messages")), tools, &r, e)) {
         goto out;
     }
     segment_flat = arena_array(a, r.count, sizeof(*segment_flat));

@@ -28,6 +28,10 @@ void prompt_fini(struct prompt *p); /* all zero is fine */
 MUST_USE bool prompt_chat(struct prompt *p, const struct tokenizer *t, enum chat_family f,
                           struct arena *a, const struct json *root, const struct prefix_key *key,
                           struct err *e);
+/* The same with tools in the prompt: a checked array, or NULL. */
+MUST_USE bool prompt_chat_tools(struct prompt *p, const struct tokenizer *t, enum chat_family f,
+                                struct arena *a, const struct json *root, const struct json *tools,
+                                const struct prefix_key *key, struct err *e);
 /* text is parsed for special tokens; bos -1: none is put before it. */
 MUST_USE bool prompt_text(struct prompt *p, const struct tokenizer *t, struct arena *a,
                           struct str text, int32_t bos, const struct prefix_key *key,

@@ -1,5 +1,5 @@
-/* serve.c - the life of the server and of its jobs: streams in, engine news in, one table of
- * states. */
+/* serve.c - the life of the server: streams in, the model when it comes, the first forwards, the
+ * end. */
 #include "worker/job.h"
 
 #include <stdio.h>
@@ -8,173 +8,60 @@
     ((size_t)128 << 20)       /* one answer as JSON; the server's own bound is lower               \
                                */
 #define DRAIN_FLUSH_US 500000 /* after the limit: for the last error events to leave */
+#define WARM_ROUNDS 2
 
-void job_set_state(struct job *j, enum job_state to)
+void serve_set_state(struct serve *s, enum serve_state to)
 {
-    static const bool legal[JOB_STATE_COUNT][JOB_STATE_COUNT] = {
-        [JOB_BODY] = {[JOB_WAITING] = true, [JOB_DONE] = true},
-        [JOB_WAITING] = {[JOB_RUNNING] = true, [JOB_CLOSING] = true},
-        [JOB_RUNNING] = {[JOB_CLOSING] = true},
-        [JOB_CLOSING] = {[JOB_DONE] = true},
+    static const bool legal[SERVE_STATE_COUNT][SERVE_STATE_COUNT] = {
+        [SERVE_LOADING] = {[SERVE_WARMING] = true, [SERVE_DRAINING] = true},
+        [SERVE_WARMING] = {[SERVE_READY] = true, [SERVE_DRAINING] = true},
+        [SERVE_READY] = {[SERVE_DRAINING] = true},
     };
 
-    CHECK(legal[j->state][to]);
-    j->state = to;
+    CHECK(legal[s->state][to]);
+    s->state = to;
 }
 
-void job_free(struct job *j)
+/* Round 0: a chunk of prefill, then a decode alone. Round 1: decodes together. What a backend makes
+ * at first use (pages, tables, kernels) is then made before anyone waits for it. */
+static void warm_round(struct serve *s)
 {
-    j->serve->body_bytes -= j->body.len;
-    list_remove(&j->node);
-    prompt_fini(&j->prompt);
-    if (j->ticket != 0) {
-        detok_fini(&j->detok);
-        buf_fini(&j->text);
-        buf_fini(&j->tokens);
-    }
-    buf_fini(&j->body);
-    arena_fini(&j->arena);
-    mem_free(j);
-}
+    struct serve_warm *w = &s->warm;
+    bool alone = w->round == 0;
+    uint32_t n = alone ? 1 : (uint32_t)u64_min(s->plan.engine.sequences_max, SERVE_WARM_MAX);
+    uint32_t room = s->plan.max_model_len > 2 ? s->plan.max_model_len - 2 : 1;
 
-void serve_abort_job(struct job *j)
-{
-    if (!j->abort_sent) {
-        j->abort_sent = true;
-        engine_thread_abort(j->serve->engine, j->ticket);
-    }
-}
-
-static struct job *job_of_ticket(struct serve *s, uint64_t ticket)
-{
-    struct job *j = s->by_ticket[ticket & 0xFFFF];
-
-    CHECK(j != NULL && j->ticket == ticket); /* the slot is held until END */
-    return j;
-}
-
-struct job *serve_live_event(struct serve *s, struct uuid event)
-{
-    struct receipt *r = receipts_find(s->receipts, event);
-    struct job *j = r != NULL ? s->by_ticket[r->ticket & 0xFFFF] : NULL;
-
-    return j != NULL && j->ticket == r->ticket ? j : NULL;
-}
-
-/* Brings the receipt up to date; one that is final stays as it is. */
-static void note_receipt(struct job *j, enum receipt_state state)
-{
-    struct receipt *r = uuid_is_zero(j->event) ? NULL : receipts_find(j->serve->receipts, j->event);
-
-    if (r != NULL && receipt_is_live(r)) {
-        r->state = state;
-        r->prompt = j->prompt_tokens;
-        r->cached = j->cached_tokens;
-        r->completion = j->completion_tokens;
+    w->left = n;
+    for (uint32_t i = 0; i < n; i++) {
+        w->request[i] = (struct engine_request){
+            .ticket = i + 1,
+            .ids = w->ids,
+            .n_ids = alone ? (uint32_t)u64_min(u64_min(room, SERVE_WARM_TOKENS_MAX),
+                                               s->plan.engine.step_tokens)
+                           : 1 + i % room,
+            .max_tokens = s->plan.max_model_len > 2 ? 2 : 1,
+            .sample = {.top_p = 1, .repetition_penalty = 1},
+            .salt = s->own_key,
+            .class = ENGINE_INTERACTIVE,
+            .ignore_eos = true,
+        };
+        engine_thread_submit(s->engine, &w->request[i]);
     }
 }
 
-static void on_started(struct job *j, const struct engine_event *ev)
+static void warm_news(struct serve *s, const struct engine_event *ev)
 {
-    struct metrics *m = &j->serve->metrics;
-
-    j->cached_tokens = ev->cached_tokens;
-    m->prompt_tokens += ev->prompt_tokens;
-    m->cached_tokens += ev->cached_tokens;
-    hist_add(&m->queue, env_now_us(j->serve->env) - j->submitted_us);
-    note_receipt(j, RECEIPT_RUNNING);
-    if (j->state == JOB_WAITING) {
-        job_set_state(j, JOB_RUNNING);
-    }
-}
-
-static void time_token(struct job *j)
-{
-    struct metrics *m = &j->serve->metrics;
-    uint64_t now = env_now_us(j->serve->env);
-
-    if (j->first_token_us == 0) {
-        j->first_token_us = now;
-        hist_add(&m->ttft, now - j->submitted_us);
-    } else {
-        hist_add(&m->tpot, now - j->last_token_us);
-    }
-    j->last_token_us = now;
-}
-
-static void on_token(struct job *j, const struct engine_event *ev)
-{
-    if (j->detok.stopped) {
-        return; /* computed beside the stop: nobody's */
-    }
-    j->completion_tokens = ev->completion_tokens;
-    j->serve->metrics.generation_tokens++;
-    time_token(j);
-    note_receipt(j, RECEIPT_RUNNING);
-    if (j->state == JOB_RUNNING) {
-        answer_token(j, ev);
-        if (j->detok.stopped) {
-            note_receipt(j, RECEIPT_STOP);
-        }
-    }
-}
-
-static enum receipt_state end_state(const struct job *j, enum engine_finish why)
-{
-    static const enum receipt_state states[] = {
-        [ENGINE_STOP] = RECEIPT_STOP,
-        [ENGINE_LENGTH] = RECEIPT_LENGTH,
-        [ENGINE_ABORTED] = RECEIPT_ABORTED,
-        [ENGINE_REFUSED] = RECEIPT_REFUSED,
-    };
-
-    return j->detok.stopped ? RECEIPT_STOP : states[why];
-}
-
-static void count_end(struct metrics *m, enum receipt_state state, uint64_t took_us)
-{
-    m->finished_stop += state == RECEIPT_STOP;
-    m->finished_length += state == RECEIPT_LENGTH;
-    m->finished_abort += state == RECEIPT_ABORTED;
-    m->refused += state == RECEIPT_REFUSED;
-    if (state == RECEIPT_STOP || state == RECEIPT_LENGTH) {
-        hist_add(&m->e2e, took_us);
-    }
-}
-
-/* The client is still there and has no end of its answer yet. */
-static void answer_at_end(struct job *j, enum engine_finish why)
-{
-    struct api_error x = {0};
-
-    if (why == ENGINE_STOP || why == ENGINE_LENGTH) {
-        answer_end(j, why);
+    if (ev->kind != ENGINE_END || --s->warm.left > 0) {
         return;
     }
-    if (why == ENGINE_REFUSED) {
-        api_refuse(&x, 503, "server_is_overloaded", NULL, "There is no memory for this request.");
-    } else {
-        api_refuse(&x, 500, "aborted", NULL, "The request was aborted.");
+    if (++s->warm.round < WARM_ROUNDS) {
+        warm_round(s);
+        return;
     }
-    answer_fail(j, &x);
-}
-
-static void on_end(struct job *j, const struct engine_event *ev)
-{
-    struct serve *s = j->serve;
-    enum receipt_state state = end_state(j, ev->finish);
-
-    note_receipt(j, state);
-    count_end(&s->metrics, state, env_now_us(s->env) - j->submitted_us);
-    if (j->state != JOB_CLOSING) {
-        answer_at_end(j, ev->finish);
-    }
-    control_answer_waiters(j, state);
-    s->by_ticket[j->ticket & 0xFFFF] = NULL;
-    s->live--;
-    job_set_state(j, JOB_DONE);
-    if (j->stream == NULL) {
-        job_free(j);
+    engine_thread_stats(s->engine, &s->warm.stats);
+    if (s->state == SERVE_WARMING) {
+        serve_set_state(s, SERVE_READY);
+        s->ready(s->ready_ctx);
     }
 }
 
@@ -186,16 +73,10 @@ static void on_news(void *ctx)
     while (engine_thread_next(s->engine, &n)) {
         if (n.kind != ENGINE_NEWS_EVENT) {
             kv_events_change(s->kv, n.u.chunk, n.kind == ENGINE_NEWS_STORED);
-            continue;
-        }
-        struct job *j = job_of_ticket(s, n.u.event.ticket);
-
-        if (n.u.event.kind == ENGINE_STARTED) {
-            on_started(j, &n.u.event);
-        } else if (n.u.event.kind == ENGINE_TOKEN) {
-            on_token(j, &n.u.event);
+        } else if (n.u.event.ticket <= SERVE_WARM_MAX) { /* others have a generation above */
+            warm_news(s, &n.u.event);
         } else {
-            on_end(j, &n.u.event);
+            job_news(s, &n.u.event);
         }
     }
     engine_thread_drained(s->engine);
@@ -246,20 +127,6 @@ static void on_drain(void *ctx, struct http_stream *st)
     (void)st;
 }
 
-static void job_lost_stream(struct job *j)
-{
-    j->stream = NULL;
-    if (j->state == JOB_BODY) {
-        job_set_state(j, JOB_DONE);
-    } else if (j->state == JOB_WAITING || j->state == JOB_RUNNING) {
-        job_set_state(j, JOB_CLOSING);
-        serve_abort_job(j);
-    }
-    if (j->state == JOB_DONE) {
-        job_free(j);
-    }
-}
-
 static void on_close(void *ctx, struct http_stream *st, enum http_close why)
 {
     struct exchange *x = http_stream_user(st);
@@ -285,28 +152,8 @@ static size_t longest_token(const struct tokenizer *t)
     return longest;
 }
 
-static void serve_init(struct serve *s)
-{
-    uint8_t random[16];
-    char publisher[UUID_TEXT_BYTES + 1];
-
-    /* Decimal, 16 digits, new at each start: microseconds of the wall clock. */
-    snprintf(s->epoch, sizeof(s->epoch), "%llu", (unsigned long long)env_wall_us(s->env));
-    env_random(s->env, random, sizeof(random));
-    uuid_text(uuid_v7(env_wall_us(s->env) / 1000, random), publisher);
-    env_random(s->env, &s->own_key, sizeof(s->own_key));
-    s->started_s = env_wall_us(s->env) / 1000000;
-    list_init(&s->jobs);
-    buf_init(&s->out, OUT_BYTES_MAX);
-    s->token_bytes_max = longest_token(s->model->tokenizer);
-    s->live_max = s->o.sequences_max + s->o.waiting_max;
-    s->by_ticket = mem_new(s->live_max * sizeof(struct job *));
-    s->receipts = receipts_new(env_random_u64(s->env));
-    s->kv = kv_events_new(str_c(publisher), str_c(s->epoch));
-}
-
-struct serve *serve_new(struct env *env, struct log *log, const struct model *m, struct backend *b,
-                        struct env_sock *listener, const struct serve_options *o, struct err *e)
+struct serve *serve_new(struct env *env, struct log *log, struct env_sock *listener,
+                        const struct serve_options *o)
 {
     struct serve *s = mem_new(sizeof(*s));
     struct http_app app = {.ctx = s,
@@ -316,29 +163,89 @@ struct serve *serve_new(struct env *env, struct log *log, const struct model *m,
                            .on_drain = on_drain,
                            .on_close = on_close};
     struct http_limits limits = http_limits_default;
-    struct engine_options g = {.kv_blocks = o->kv_blocks,
-                               .sequences_max = o->sequences_max,
-                               .waiting_max = o->waiting_max,
-                               .step_tokens = o->step_tokens};
+    uint8_t random[16];
+    char publisher[UUID_TEXT_BYTES + 1];
 
-    CHECK(o->sequences_max + o->waiting_max <= 0xFFFF);
     s->env = env;
     s->log = log;
-    s->model = m;
-    s->backend = b;
     s->o = *o;
-    serve_init(s);
-    g.seed = env_random_u64(env);
-    s->engine = engine_thread_new(m, b, &g, s->live_max, env, on_news, s, e);
-    if (s->engine == NULL) {
-        serve_free(s);
-        env_close(env, listener);
-        return NULL;
-    }
+    s->state = SERVE_LOADING;
+    /* Decimal, 16 digits, new at each start: microseconds of the wall clock. */
+    snprintf(s->epoch, sizeof(s->epoch), "%llu", (unsigned long long)env_wall_us(env));
+    env_random(env, random, sizeof(random));
+    uuid_text(uuid_v7(env_wall_us(env) / 1000, random), publisher);
+    env_random(env, &s->own_key, sizeof(s->own_key));
+    s->started_s = env_wall_us(env) / 1000000;
+    list_init(&s->jobs);
+    buf_init(&s->out, OUT_BYTES_MAX);
+    s->receipts = receipts_new(env_random_u64(env));
+    s->kv = kv_events_new(str_c(publisher), str_c(s->epoch));
     s->server = http_server_new(env, log, &app, &limits);
     http_server_listen(s->server, listener, NULL, HTTP_H1_H2);
-    control_kv_start(s);
     return s;
+}
+
+static struct str bytes_of_token(void *ctx, int32_t id)
+{
+    return tokenizer_bytes(ctx, id, false);
+}
+
+/* Tokens that end an answer: the model's own and those of the chat family. */
+static uint32_t end_tokens(const struct serve *s, int32_t out[3])
+{
+    const struct tokenizer *t = s->model->tokenizer;
+    const struct chat_tool_format *f = s->shape.format;
+    int32_t id =
+        s->plan.family != CHAT_NONE ? tokenizer_find(t, chat_end_token(s->plan.family)) : -1;
+    uint32_t n = 0;
+
+    if (s->model->eos >= 0) {
+        out[n++] = s->model->eos;
+    }
+    if (id >= 0 && id != s->model->eos) {
+        out[n++] = id;
+    }
+    id = f != NULL && f->end_token.n > 0 ? tokenizer_find(t, f->end_token) : -1;
+    if (id >= 0 && id != s->model->eos) {
+        out[n++] = id;
+    }
+    return n;
+}
+
+bool serve_load(struct serve *s, const struct model *m, struct backend *b,
+                const struct serve_plan *p, void (*ready)(void *ctx), void *ctx, struct err *e)
+{
+    struct engine_options g = p->engine;
+    int32_t ends[3];
+    uint32_t n_ends;
+
+    CHECK(s->engine == NULL && g.sequences_max + g.waiting_max <= 0xFFFF);
+    s->model = m;
+    s->backend = b;
+    s->plan = *p;
+    s->ready = ready;
+    s->ready_ctx = ctx;
+    s->token_bytes_max = longest_token(m->tokenizer);
+    s->live_max = g.sequences_max + g.waiting_max;
+    tool_shape_init(&s->shape, p->family != CHAT_NONE ? chat_tool_format(p->family) : NULL,
+                    m->tokenizer);
+    n_ends = end_tokens(s, ends);
+    s->vocab = grammar_vocab_new(m->vocab, bytes_of_token, m->tokenizer, ends, n_ends, e);
+    if (s->vocab == NULL) {
+        return false;
+    }
+    g.seed = env_random_u64(s->env);
+    s->by_ticket = mem_new(s->live_max * sizeof(struct choice *));
+    s->engine = engine_thread_new(m, b, &g, s->live_max + SERVE_WARM_MAX, s->env, on_news, s, e);
+    if (s->engine == NULL) {
+        return false;
+    }
+    control_kv_start(s);
+    if (s->state == SERVE_LOADING) {
+        serve_set_state(s, SERVE_WARMING);
+        warm_round(s);
+    }
+    return true;
 }
 
 static void drained(struct serve *s)
@@ -374,7 +281,7 @@ static void on_drain_limit(struct env_timer *t)
 
         if (j->state == JOB_WAITING || j->state == JOB_RUNNING) {
             answer_fail(j, &x);
-            serve_abort_job(j);
+            job_abort(j);
         }
     }
     t->fire = on_drain_over;
@@ -383,10 +290,10 @@ static void on_drain_limit(struct env_timer *t)
 
 void serve_drain(struct serve *s, uint64_t limit_us, void (*done)(void *ctx), void *ctx)
 {
-    if (s->draining) {
+    if (s->state == SERVE_DRAINING) {
         return;
     }
-    s->draining = true;
+    serve_set_state(s, SERVE_DRAINING);
     s->drained = done;
     s->drained_ctx = ctx;
     control_end_subscribers(s);
@@ -412,6 +319,7 @@ void serve_free(struct serve *s)
     }
     kv_events_free(s->kv);
     receipts_free(s->receipts);
+    grammar_vocab_free(s->vocab);
     mem_free(s->by_ticket);
     buf_fini(&s->out);
     mem_free(s);

@@ -1,9 +1,11 @@
-/* serve_api.c - the two generation endpoints up to the submit: who asks, the body, the refusals. */
+/* serve_api.c - requests with a body up to the submit: who asks, the body, the refusals. */
 #include "worker/job.h"
 
 #include "base/hash.h"
 
 #include <stdio.h>
+
+#define DEADLINE_MS_MAX 86400000u /* a day */
 
 void api_send_json(struct serve *s, struct http_stream *st, unsigned status, struct str json)
 {
@@ -60,6 +62,16 @@ bool serve_is_trusted(const struct serve *s, const struct http_head *h)
            hash_equal(token.p, s->o.worker_key.p, token.n);
 }
 
+bool api_is_serving(const struct serve *s, struct api_error *x)
+{
+    if (s->state == SERVE_DRAINING) {
+        return api_refuse(x, 503, "server_is_overloaded", NULL, "This worker is shutting down.");
+    }
+    return s->state == SERVE_READY ||
+           api_refuse(x, 503, "server_is_loading", NULL,
+                      "This worker is loading its model. GET /ready says when it serves.");
+}
+
 static bool check_head(struct serve *s, const struct http_head *h, struct api_error *x)
 {
     struct str encoding = http_field(&h->fields, STR("content-encoding"));
@@ -70,8 +82,8 @@ static bool check_head(struct serve *s, const struct http_head *h, struct api_er
     if (s->o.worker_key.n > 0 && !serve_is_trusted(s, h)) {
         return api_refuse(x, 401, "invalid_api_key", NULL, "The worker key is missing or wrong.");
     }
-    if (s->draining) {
-        return api_refuse(x, 503, "server_is_overloaded", NULL, "This worker is shutting down.");
+    if (!api_is_serving(s, x)) {
+        return false;
     }
     if (encoding.n > 0 && !str_ieq(encoding, STR("identity"))) {
         return api_refuse(x, 415, NULL, NULL, "The body must come without content-encoding.");
@@ -89,6 +101,7 @@ static bool read_headers(struct job *j, const struct http_head *h, struct api_er
     struct str event = http_field(&h->fields, STR("x-tollgate-event"));
     struct str key = http_field(&h->fields, STR("x-tollgate-prefix-key"));
     struct str class = http_field(&h->fields, STR("x-tollgate-class"));
+    struct str deadline = http_field(&h->fields, STR("x-tollgate-deadline-ms"));
 
     j->request.class = ENGINE_STANDARD;
     if (!j->trusted) {
@@ -104,39 +117,36 @@ static bool read_headers(struct job *j, const struct http_head *h, struct api_er
     j->request.class = str_eq(class, STR("interactive")) ? ENGINE_INTERACTIVE
                        : str_eq(class, STR("batch"))     ? ENGINE_BATCH
                                                          : ENGINE_STANDARD;
+    if (deadline.n > 0 &&
+        (!str_u64(deadline, &j->deadline_ms) || j->deadline_ms - 1 >= DEADLINE_MS_MAX)) {
+        return api_refuse(x, 400, NULL, "x-tollgate-deadline-ms",
+                          "The deadline is no number of milliseconds from 1 to %u.",
+                          DEADLINE_MS_MAX);
+    }
     j->usage_each = str_eq(http_field(&h->fields, STR("x-tollgate-usage")), STR("each"));
     return true;
 }
 
-static struct job *job_new(struct serve *s, struct http_stream *st, bool chat)
-{
-    struct exchange *x = arena_alloc(http_stream_arena(st), sizeof(*x));
-    struct job *j = mem_try(1, sizeof(*j));
-
-    if (x == NULL || j == NULL) {
-        mem_free(j);
-        return NULL;
-    }
-    j->serve = s;
-    j->stream = st;
-    j->state = JOB_BODY;
-    j->chat = chat;
-    arena_init(&j->arena, JOB_ARENA_BYTES_MAX);
-    buf_init(&j->body, JOB_BODY_BYTES_MAX);
-    list_push_back(&s->jobs, &j->node);
-    x->kind = EXCHANGE_JOB;
-    x->job = j;
-    http_stream_set_user(st, x);
-    return j;
-}
+static const struct {
+    struct str path;
+    enum job_kind kind;
+} paths[] = {
+    {STR("/v1/chat/completions"), JOB_CHAT},
+    {STR("/v1/completions"), JOB_COMPLETION},
+    {STR("/tokenize"), JOB_TOKENIZE},
+    {STR("/detokenize"), JOB_DETOKENIZE},
+};
 
 void api_head(struct serve *s, struct http_stream *st, const struct http_head *h)
 {
-    bool chat = str_eq(h->path, STR("/v1/chat/completions"));
     struct api_error x = {0};
     struct job *j;
+    size_t i = 0;
 
-    if (!chat && !str_eq(h->path, STR("/v1/completions"))) {
+    while (i < ARRAY_LEN(paths) && !str_eq(h->path, paths[i].path)) {
+        i++;
+    }
+    if (i == ARRAY_LEN(paths)) {
         api_refuse(&x, 404, NULL, NULL, "There is no such path here.");
         api_send_error(s, st, &x);
         return;
@@ -145,7 +155,7 @@ void api_head(struct serve *s, struct http_stream *st, const struct http_head *h
         api_send_error(s, st, &x);
         return;
     }
-    j = job_new(s, st, chat);
+    j = job_new(s, st, paths[i].kind);
     if (j == NULL) {
         api_refuse(&x, 503, "server_is_overloaded", NULL, "There is no memory for this request.");
         api_send_error(s, st, &x);
@@ -218,31 +228,42 @@ static bool drop_body(struct job *j, struct api_error *x)
     arena_fini(&j->arena);
     j->arena = kept;
     j->root = NULL;
+    j->tools = NULL;
     j->serve->body_bytes -= j->body.len;
     buf_fini(&j->body);
     return true;
 }
 
-static bool take_slot(struct job *j, struct api_error *x)
+/* A place for each choice, or none at all. */
+static bool take_places(struct job *j, struct api_error *x)
 {
     struct serve *s = j->serve;
-    uint32_t slot = 0;
+    uint32_t place = 0;
 
-    if (s->live == s->live_max) {
+    if (j->n > s->live_max) {
+        return api_refuse(x, 400, NULL, "n", "'n' is %u, but this worker has %u places in all.",
+                          j->n, s->live_max);
+    }
+    if (s->live + j->n > s->live_max) {
         s->metrics.refused++;
         return api_refuse(x, 503, "server_is_overloaded", NULL,
                           "All %u places for requests are taken. Try again in a moment.",
                           s->live_max);
     }
+    if (!job_choices(j)) {
+        return api_refuse(x, 503, NULL, NULL, "There is no memory for this request now.");
+    }
     if (!uuid_is_zero(j->event) && receipts_add(s->receipts, j->event) == NULL) {
         return api_refuse(x, 409, NULL, "x-tollgate-event", "This event was sent before.");
     }
-    while (s->by_ticket[slot] != NULL) {
-        slot++;
+    for (uint32_t i = 0; i < j->n; i++) {
+        while (s->by_ticket[place] != NULL) {
+            place++;
+        }
+        s->by_ticket[place] = &j->choice[i];
+        j->choice[i].ticket = ++s->generation << 16 | place;
     }
-    s->by_ticket[slot] = j;
-    s->live++;
-    j->ticket = ++s->generation << 16 | slot;
+    s->live += j->n;
     return true;
 }
 
@@ -253,47 +274,104 @@ static void name_answer(struct job *j)
 
     env_random(j->serve->env, random, sizeof(random));
     str_hex(random, sizeof(random), hex);
-    snprintf(j->id, sizeof(j->id), "%s-%s", j->chat ? "chatcmpl" : "cmpl", hex);
+    snprintf(j->id, sizeof(j->id), "%s-%s", j->kind == JOB_CHAT ? "chatcmpl" : "cmpl", hex);
     j->created_s = env_wall_us(j->serve->env) / 1000000;
+}
+
+/* When the answer has to begin, and until when it may wait: what the gateway said, else the
+ * operator's bound. */
+static void set_deadlines(struct job *j)
+{
+    uint64_t wait_us = j->serve->o.queue_us;
+
+    if (j->deadline_ms > 0) {
+        j->request.deadline_us = j->submitted_us + j->deadline_ms * 1000;
+        wait_us = wait_us > 0 ? u64_min(wait_us, j->deadline_ms * 1000) : j->deadline_ms * 1000;
+    }
+    j->request.queue_deadline_us = wait_us > 0 ? j->submitted_us + wait_us : 0;
 }
 
 static void submit(struct job *j)
 {
     struct serve *s = j->serve;
-    size_t text_max = ((size_t)j->request.max_tokens + 1) * (s->token_bytes_max + 3) * 3;
+    uint64_t group = j->n > 1 ? ++s->groups : 0;
 
-    detok_init(&j->detok, j->stops, j->n_stops);
-    buf_init(&j->text, text_max + DETOK_STOP_BYTES_MAX + j->echo_text.n);
-    buf_init(&j->tokens, ((size_t)j->request.max_tokens + 1) * sizeof(struct job_token));
-    name_answer(j);
-    j->request.ticket = j->ticket;
-    j->submitted_us = env_now_us(s->env);
     if (!uuid_is_zero(j->event)) {
         struct receipt *r = receipts_find(s->receipts, j->event);
 
-        r->ticket = j->ticket;
+        r->ticket = j->choice[0].ticket;
         r->prompt = j->prompt_tokens;
     }
     job_set_state(j, JOB_WAITING);
-    engine_thread_submit(s->engine, &j->request);
+    for (uint32_t i = 0; i < j->n; i++) {
+        struct engine_request *r = &j->choice[i].request;
+
+        r->ticket = j->choice[i].ticket;
+        r->group = group;
+        engine_thread_submit(s->engine, r);
+    }
+}
+
+/* What is longer than any prompt that fits, in any spelling, is not parsed: a megabyte costs the
+ * loop some ten milliseconds, and streams wait for it. */
+static bool check_size(const struct job *j, struct api_error *x)
+{
+    const struct serve *s = j->serve;
+    uint64_t most = (uint64_t)s->plan.max_model_len * s->token_bytes_max * JOB_ESCAPE_BYTES +
+                    JOB_BODY_SLACK_BYTES;
+
+    return j->body.len <= most ||
+           api_refuse(x, 400, "context_length_exceeded",
+                      j->kind == JOB_CHAT ? "messages" : "prompt",
+                      "This model's maximum context length is %u tokens. The body of %zu bytes is "
+                      "larger than any request that fits (%llu bytes).",
+                      s->plan.max_model_len, j->body.len, (unsigned long long)most);
+}
+
+static bool parse_body(struct job *j, struct api_error *x)
+{
+    struct err e = {0};
+
+    if (!check_size(j, x)) {
+        return false;
+    }
+    j->root = json_parse(&j->arena, buf_view(&j->body), &json_limits_api, &e);
+    if (j->root == NULL) {
+        return api_refuse(x, 400, "invalid_json", NULL, "The body is not valid JSON: %s.", e.text);
+    }
+    return j->root->type == JSON_OBJECT ||
+           api_refuse(x, 400, "invalid_json", NULL, "The body must be a JSON object.");
+}
+
+static bool begin_answer(struct job *j, struct api_error *x)
+{
+    if (!params_parse(j, x) || !prompt_build(j, x) || !drop_body(j, x)) {
+        return false;
+    }
+    name_answer(j);
+    j->submitted_us = env_now_us(j->serve->env);
+    set_deadlines(j);
+    return take_places(j, x);
 }
 
 void api_body_end(struct job *j)
 {
     struct api_error x = {0};
-    struct err e = {0};
 
     if (j->state != JOB_BODY) {
         return;
     }
-    j->root = json_parse(&j->arena, buf_view(&j->body), &json_limits_api, &e);
-    if (j->root == NULL) {
-        api_refuse(&x, 400, "invalid_json", NULL, "The body is not valid JSON: %s.", e.text);
-    }
-    if (x.status != 0 || !params_parse(j, &x) || !prompt_build(j, &x) || !drop_body(j, &x) ||
-        !take_slot(j, &x)) {
+    if (!parse_body(j, &x)) { /* also while draining: the head was taken */
         refuse_job(j, &x);
-        return;
+    } else if (j->kind == JOB_TOKENIZE || j->kind == JOB_DETOKENIZE) {
+        if (text_answer(j, &x)) {
+            job_set_state(j, JOB_DONE);
+        } else {
+            refuse_job(j, &x);
+        }
+    } else if (begin_answer(j, &x)) {
+        submit(j);
+    } else {
+        refuse_job(j, &x);
     }
-    submit(j);
 }

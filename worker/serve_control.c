@@ -1,8 +1,8 @@
 /* serve_control.c - all that is no generation: models, health, metrics, receipts, aborts, kv
  * events.
  *
- * /health and /metrics are open; the rest needs the worker key when one is configured, and what is
- * the gateway's alone (/events, /abort, /kv_events) exists only then. */
+ * /health, /ready and /metrics are open; the rest needs the worker key when one is
+ * configured, and what is the gateway's alone (/events, /abort, /kv_events) exists only then. */
 #include "worker/job.h"
 
 static bool needs_key(struct serve *s, struct http_stream *st, const struct http_head *h, bool ours)
@@ -20,14 +20,17 @@ static bool needs_key(struct serve *s, struct http_stream *st, const struct http
     return true;
 }
 
-static void write_model(struct json_writer *w, const struct serve *s)
+static void write_model(struct json_writer *w, const struct serve *s, struct str name)
 {
     jw_object(w);
-    jw_kstr(w, "id", s->o.name);
+    jw_kstr(w, "id", name);
     jw_kc(w, "object", "model");
     jw_ku64(w, "created", s->started_s);
     jw_kc(w, "owned_by", "tollgate");
-    jw_ku64(w, "max_model_len", s->o.max_model_len);
+    if (!str_eq(name, s->o.names[0])) {
+        jw_kstr(w, "root", s->o.names[0]); /* another name of the same model */
+    }
+    jw_ku64(w, "max_model_len", s->plan.max_model_len);
     jw_end_object(w);
 }
 
@@ -41,7 +44,9 @@ static void send_models(struct serve *s, struct http_stream *st)
     jw_kc(&w, "object", "list");
     jw_key(&w, STR("data"));
     jw_array(&w);
-    write_model(&w, s);
+    for (uint32_t i = 0; i < s->o.n_names; i++) {
+        write_model(&w, s, s->o.names[i]);
+    }
     jw_end_array(&w);
     jw_end_object(&w);
     api_send_json(s, st, 200, buf_view(&s->out));
@@ -52,23 +57,35 @@ static void send_model(struct serve *s, struct http_stream *st, struct str id)
     struct api_error x = {0};
     struct json_writer w;
 
-    if (!str_eq(id, s->o.name)) {
+    uint32_t i = 0;
+
+    while (i < s->o.n_names && !str_eq(id, s->o.names[i])) {
+        i++;
+    }
+    if (i == s->o.n_names) {
         api_refuse(&x, 404, "model_not_found", "model", "This worker serves `" STR_FMT "` only.",
-                   STR_ARG(s->o.name));
+                   STR_ARG(s->o.names[0]));
         api_send_error(s, st, &x);
         return;
     }
     buf_reset(&s->out);
     jw_init(&w, &s->out);
-    write_model(&w, s);
+    write_model(&w, s, s->o.names[i]);
     api_send_json(s, st, 200, buf_view(&s->out));
 }
 
-static void send_health(struct serve *s, struct http_stream *st)
+/* /health: the process answers, so nobody need restart it. /ready, which gateways probe: it may be
+ * sent requests, so not while it loads and not once it drains. */
+static void send_health(struct serve *s, struct http_stream *st, bool live)
 {
-    struct str up = STR("{\"status\":\"ok\"}"), down = STR("{\"status\":\"draining\"}");
+    static const struct str bodies[] = {
+        [SERVE_LOADING] = STR("{\"status\":\"loading\"}"),
+        [SERVE_WARMING] = STR("{\"status\":\"warming\"}"),
+        [SERVE_READY] = STR("{\"status\":\"ok\"}"),
+        [SERVE_DRAINING] = STR("{\"status\":\"draining\"}"),
+    };
 
-    api_send_json(s, st, s->draining ? 503 : 200, s->draining ? down : up);
+    api_send_json(s, st, live || s->state == SERVE_READY ? 200 : 503, bodies[s->state]);
 }
 
 static uint32_t subscribers(const struct serve *s)
@@ -83,7 +100,7 @@ static uint32_t subscribers(const struct serve *s)
 
 static void send_metrics(struct serve *s, struct http_stream *st)
 {
-    struct metrics_state m = {.model = s->o.name,
+    struct metrics_state m = {.model = s->o.names[0],
                               .weights = s->model,
                               .subscribers = subscribers(s),
                               .chunks_held = kv_events_count(s->kv),
@@ -92,6 +109,9 @@ static void send_metrics(struct serve *s, struct http_stream *st)
                                     STR("text/plain; version=0.0.4; charset=utf-8")};
 
     engine_thread_stats(s->engine, &m.engine);
+    m.engine.steps -= s->warm.stats.steps; /* the warm-up was nobody's */
+    m.engine.prefill_tokens -= s->warm.stats.prefill_tokens;
+    m.engine.decode_tokens -= s->warm.stats.decode_tokens;
     buf_reset(&s->out);
     metrics_write(&s->out, &s->metrics, &m);
     http_stream_respond(st, 200, &type, 1, (int64_t)s->out.len);
@@ -149,7 +169,7 @@ static void abort_event(struct serve *s, struct http_stream *st, struct str id)
         send_receipt(s, st, r);
         return;
     }
-    serve_abort_job(j);
+    job_abort(j);
     x = arena_alloc(http_stream_arena(st), sizeof(*x));
     if (x == NULL || j->n_waiters == JOB_WAITERS_MAX) {
         send_receipt(s, st, r);
@@ -167,7 +187,7 @@ void control_answer_waiters(struct job *j, enum receipt_state state)
                         .state = state,
                         .prompt = j->prompt_tokens,
                         .cached = j->cached_tokens,
-                        .completion = j->completion_tokens};
+                        .completion = job_completion_tokens(j)};
 
     for (uint32_t i = 0; i < j->n_waiters; i++) {
         http_stream_set_user(j->waiters[i], NULL);
@@ -230,7 +250,7 @@ static void subscribe(struct serve *s, struct http_stream *st, const struct http
         http_stream_end(st);
         return;
     }
-    if (place == SERVE_SUBSCRIBERS_MAX || x == NULL || s->draining) {
+    if (place == SERVE_SUBSCRIBERS_MAX || x == NULL || s->state == SERVE_DRAINING) {
         api_refuse(&e, 503, "server_is_overloaded", NULL, "All %d places are taken.",
                    SERVE_SUBSCRIBERS_MAX);
         api_send_error(s, st, &e);
@@ -343,6 +363,7 @@ void control_stream_closed(struct serve *s, struct http_stream *st, struct excha
 enum route {
     ROUTE_NONE = 0,
     ROUTE_HEALTH,
+    ROUTE_READY,
     ROUTE_METRICS,
     ROUTE_MODELS,
     ROUTE_MODEL, /* the rest of the path is its argument */
@@ -358,6 +379,7 @@ static const struct {
     bool open, ours;
 } routes[] = {
     {STR("/health"), HTTP_GET, ROUTE_HEALTH, true, false},
+    {STR("/ready"), HTTP_GET, ROUTE_READY, true, false},
     {STR("/metrics"), HTTP_GET, ROUTE_METRICS, true, false},
     {STR("/v1/models"), HTTP_GET, ROUTE_MODELS, false, false},
     {STR("/v1/models/"), HTTP_GET, ROUTE_MODEL, false, false},
@@ -369,11 +391,19 @@ static const struct {
 static void run_route(struct serve *s, struct http_stream *st, const struct http_head *h,
                       enum route route, struct str rest)
 {
+    struct api_error x = {0};
     struct receipt *r;
 
+    /* Loading, or draining before it ever served. */
+    if (route != ROUTE_HEALTH && route != ROUTE_READY && s->engine == NULL &&
+        !api_is_serving(s, &x)) {
+        api_send_error(s, st, &x);
+        return;
+    }
     switch (route) {
     case ROUTE_HEALTH:
-        send_health(s, st);
+    case ROUTE_READY:
+        send_health(s, st, route == ROUTE_HEALTH);
         break;
     case ROUTE_METRICS:
         send_metrics(s, st);

@@ -14,16 +14,16 @@ static double clamp(float logprob)
     return logprob > -9999.0f ? (double)logprob : LEAST_LOGPROB;
 }
 
-static struct str spelling(const struct job *j, int32_t id)
+static struct str spelling(const struct choice *c, int32_t id)
 {
-    return tokenizer_bytes(j->serve->model->tokenizer, id, true);
+    return tokenizer_bytes(c->job->serve->model->tokenizer, id, true);
 }
 
-static void write_entry(struct json_writer *w, const struct job *j, int32_t id, float logprob)
+static void write_entry(struct json_writer *w, const struct choice *c, int32_t id, float logprob)
 {
-    struct str bytes = tokenizer_bytes(j->serve->model->tokenizer, id, false);
+    struct str bytes = tokenizer_bytes(c->job->serve->model->tokenizer, id, false);
 
-    jw_kstr(w, "token", spelling(j, id)); /* bytes that are no UTF-8 become U+FFFD */
+    jw_kstr(w, "token", spelling(c, id)); /* bytes that are no UTF-8 become U+FFFD */
     jw_key(w, STR("logprob"));
     jw_f64(w, clamp(logprob));
     jw_key(w, STR("bytes"));
@@ -34,19 +34,19 @@ static void write_entry(struct json_writer *w, const struct job *j, int32_t id, 
     jw_end_array(w);
 }
 
-static void write_chat(struct json_writer *w, struct job *j, const struct job_token *t, size_t n)
+static void write_chat(struct json_writer *w, struct choice *c, const struct job_token *t, size_t n)
 {
     jw_object(w);
     jw_key(w, STR("content"));
     jw_array(w);
     for (size_t i = 0; i < n; i++) {
         jw_object(w);
-        write_entry(w, j, t[i].r.id, t[i].r.logprob);
+        write_entry(w, c, t[i].r.id, t[i].r.logprob);
         jw_key(w, STR("top_logprobs"));
         jw_array(w);
         for (uint32_t k = 0; k < t[i].r.top_count; k++) {
             jw_object(w);
-            write_entry(w, j, t[i].r.top[k].id, t[i].r.top[k].logprob);
+            write_entry(w, c, t[i].r.top[k].id, t[i].r.top[k].logprob);
             jw_end_object(w);
         }
         jw_end_array(w);
@@ -58,13 +58,13 @@ static void write_chat(struct json_writer *w, struct job *j, const struct job_to
 }
 
 /* Two tokens may look alike once their bytes are made UTF-8; an object has a key once. */
-static bool key_was_written(const struct job *j, const struct sample_result *r, uint32_t k)
+static bool key_was_written(const struct choice *c, const struct sample_result *r, uint32_t k)
 {
-    struct str mine = spelling(j, r->top[k].id);
+    struct str mine = spelling(c, r->top[k].id);
     bool whole = str_utf8_valid(mine) == mine.n;
 
     for (uint32_t i = 0; i < k; i++) {
-        struct str other = spelling(j, r->top[i].id);
+        struct str other = spelling(c, r->top[i].id);
 
         if (str_eq(mine, other) || (!whole && str_utf8_valid(other) != other.n)) {
             return true;
@@ -73,12 +73,12 @@ static bool key_was_written(const struct job *j, const struct sample_result *r, 
     return false;
 }
 
-static void write_top(struct json_writer *w, const struct job *j, const struct sample_result *r)
+static void write_top(struct json_writer *w, const struct choice *c, const struct sample_result *r)
 {
     jw_object(w);
     for (uint32_t k = 0; k < r->top_count; k++) {
-        if (!key_was_written(j, r, k)) {
-            jw_key(w, spelling(j, r->top[k].id));
+        if (!key_was_written(c, r, k)) {
+            jw_key(w, spelling(c, r->top[k].id));
             jw_f64(w, clamp(r->top[k].logprob));
         }
     }
@@ -95,14 +95,14 @@ static uint64_t characters(struct str s)
     return n;
 }
 
-static void write_completion(struct json_writer *w, struct job *j, const struct job_token *t,
+static void write_completion(struct json_writer *w, struct choice *c, const struct job_token *t,
                              size_t n)
 {
     jw_object(w);
     jw_key(w, STR("tokens"));
     jw_array(w);
     for (size_t i = 0; i < n; i++) {
-        jw_str(w, spelling(j, t[i].r.id));
+        jw_str(w, spelling(c, t[i].r.id));
     }
     jw_end_array(w);
     jw_key(w, STR("token_logprobs"));
@@ -114,33 +114,34 @@ static void write_completion(struct json_writer *w, struct job *j, const struct 
     jw_key(w, STR("top_logprobs"));
     jw_array(w);
     for (size_t i = 0; i < n; i++) {
-        write_top(w, j, &t[i].r);
+        write_top(w, c, &t[i].r);
     }
     jw_end_array(w);
     jw_key(w, STR("text_offset"));
     jw_array(w);
     for (size_t i = 0; i < n; i++) {
-        jw_u64(w, j->shown_chars);
-        j->shown_chars += characters(tokenizer_bytes(j->serve->model->tokenizer, t[i].r.id, false));
+        jw_u64(w, c->shown_chars);
+        c->shown_chars +=
+            characters(tokenizer_bytes(c->job->serve->model->tokenizer, t[i].r.id, false));
     }
     jw_end_array(w);
     jw_end_object(w);
 }
 
-void logprobs_write(struct json_writer *w, struct job *j, bool stopped)
+void logprobs_write(struct json_writer *w, struct choice *c, bool stopped)
 {
-    const struct job_token *t = (const struct job_token *)(const void *)buf_view(&j->tokens).p;
-    size_t n = j->tokens.len / sizeof(*t);
+    const struct job_token *t = (const struct job_token *)(const void *)buf_view(&c->tokens).p;
+    size_t n = c->tokens.len / sizeof(*t);
 
-    while (stopped && n > 0 && t[n - 1].start >= j->shown_bytes) {
+    while (stopped && n > 0 && t[n - 1].start >= c->shown_bytes) {
         n--;
     }
-    if (!j->request.sample.logprobs) {
+    if (!c->request.sample.logprobs) {
         jw_null(w);
-    } else if (j->chat) {
-        write_chat(w, j, t, n);
+    } else if (c->job->kind == JOB_CHAT) {
+        write_chat(w, c, t, n);
     } else {
-        write_completion(w, j, t, n);
+        write_completion(w, c, t, n);
     }
-    buf_reset(&j->tokens);
+    buf_reset(&c->tokens);
 }

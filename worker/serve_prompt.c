@@ -5,22 +5,22 @@ static bool too_long(const struct job *j, uint64_t prompt, bool at_least, struct
 {
     uint64_t answer = j->max_tokens;
 
-    return api_refuse(x, 400, "context_length_exceeded", j->chat ? "messages" : "prompt",
+    return api_refuse(x, 400, "context_length_exceeded",
+                      j->kind == JOB_CHAT ? "messages" : "prompt",
                       "This model's maximum context length is %u tokens. However, you requested "
                       "%s%llu tokens (%s%llu in the %s, %llu in the completion). Please reduce the "
                       "length of the %s.",
-                      j->serve->o.max_model_len, at_least ? "at least " : "",
+                      j->serve->plan.max_model_len, at_least ? "at least " : "",
                       (unsigned long long)(prompt + answer), at_least ? "at least " : "",
-                      (unsigned long long)prompt, j->chat ? "messages" : "prompt",
-                      (unsigned long long)answer, j->chat ? "messages" : "prompt");
+                      (unsigned long long)prompt, j->kind == JOB_CHAT ? "messages" : "prompt",
+                      (unsigned long long)answer, j->kind == JOB_CHAT ? "messages" : "prompt");
 }
 
-/* Text so long that no tokenization of it could fit is not tokenized. */
-static bool check_bytes(const struct job *j, uint64_t bytes, struct api_error *x)
+bool prompt_bytes_fit(const struct job *j, uint64_t bytes, struct api_error *x)
 {
     uint64_t least = bytes / j->serve->token_bytes_max;
 
-    return least < j->serve->o.max_model_len || too_long(j, least, true, x);
+    return least < j->serve->plan.max_model_len || too_long(j, least, true, x);
 }
 
 static uint64_t text_bytes(const struct json *v)
@@ -36,48 +36,95 @@ static uint64_t text_bytes(const struct json *v)
     return sum;
 }
 
-static bool story(const struct err *e, struct api_error *x)
+/* What of a message becomes text: its content, and the arguments of its calls. */
+static uint64_t message_bytes(const struct json *m)
 {
-    return e->code == ERR_LIMIT ? api_refuse(x, 400, NULL, NULL, "%s.", e->text)
-                                : api_refuse(x, 503, NULL, NULL, "%s.", e->text);
+    const struct json *calls = json_get(m, STR("tool_calls"));
+    uint64_t sum = text_bytes(json_get(m, STR("content")));
+
+    for (const struct json *c = calls != NULL ? calls->child : NULL; c != NULL; c = c->next) {
+        const struct json *a = json_get(json_get(c, STR("function")), STR("arguments"));
+
+        sum += a != NULL ? a->text.n : 0;
+    }
+    return sum;
 }
 
-static bool build_chat(struct job *j, struct api_error *x)
+/* param: what a refusal of the conversation itself is about. */
+bool prompt_story(const struct err *e, const char *param, struct api_error *x)
+{
+    switch (e->code) {
+    case ERR_INPUT:
+        return api_refuse(x, 400, NULL, param, "%s.", e->text);
+    case ERR_UNSUPPORTED:
+        return api_refuse(x, 400, "unsupported_parameter", param, "%s.", e->text);
+    case ERR_LIMIT:
+        return api_refuse(x, 400, NULL, NULL, "%s.", e->text);
+    default:
+        return api_refuse(x, 503, NULL, NULL, "%s.", e->text);
+    }
+}
+
+bool prompt_ids_of_chat(struct job *j, struct api_error *x)
 {
     const struct json *messages = json_get(j->root, STR("messages"));
     struct serve *s = j->serve;
-    uint64_t bytes = 0;
+    uint64_t bytes = j->tools != NULL ? j->tools->text.n : 0;
     struct err e = {0};
 
-    if (s->o.family == CHAT_NONE) {
+    if (s->plan.family == CHAT_NONE) {
         return api_refuse(x, 400, "unsupported_parameter", "model",
                           "The model's chat template is not one that this worker knows, so it "
                           "serves /v1/completions only. Its operator can start it with "
-                          "--chat-format smollm2, chatml or qwen2.");
+                          "--chat-format %s.",
+                          chat_family_names());
     }
     for (const struct json *m = messages->child; m != NULL; m = m->next) {
-        bytes += text_bytes(json_get(m, STR("content")));
+        bytes += message_bytes(m);
     }
-    if (!check_bytes(j, bytes, x)) {
-        return false;
+    if (messages->count >= s->plan.max_model_len) { /* each is a token at least */
+        return too_long(j, messages->count, true, x);
     }
-    if (!prompt_chat(&j->prompt, s->model->tokenizer, s->o.family, &j->arena, j->root,
-                     j->has_key ? &j->key : NULL, &e)) {
-        return story(&e, x);
+    return prompt_bytes_fit(j, bytes, x) &&
+           (prompt_chat_tools(&j->prompt, s->model->tokenizer, s->plan.family, &j->arena, j->root,
+                              j->tools, j->has_key ? &j->key : NULL, &e) ||
+            prompt_story(&e, "messages", x));
+}
+
+/* Beside the model's own end: the family's end of a turn, and the one of an answer of calls. What
+ * ends an answer for the grammar has to end it for the engine, also where there is no chat. */
+static void set_stop_ids(struct job *j)
+{
+    const struct serve *s = j->serve;
+    const struct tokenizer *t = s->model->tokenizer;
+    const struct chat_tool_format *f = s->shape.format;
+    struct engine_request *r = &j->request;
+    struct str end[2] = {{0}};
+
+    if (r->ignore_eos || s->plan.family == CHAT_NONE) {
+        return;
     }
-    j->stop_id = tokenizer_find(s->model->tokenizer, chat_end_token(s->o.family));
-    if (j->stop_id >= 0 && !j->request.ignore_eos) {
-        j->request.stop_ids = &j->stop_id;
-        j->request.n_stop_ids = 1;
+    if (j->kind == JOB_CHAT || j->grammar != NULL) {
+        end[0] = chat_end_token(s->plan.family);
     }
-    return true;
+    if (j->tools != NULL || (j->grammar != NULL && f != NULL)) {
+        end[1] = f->end_token;
+    }
+    r->stop_ids = j->stop_ids;
+    for (size_t i = 0; i < ARRAY_LEN(end); i++) {
+        int32_t id = end[i].n > 0 ? tokenizer_find(t, end[i]) : -1;
+
+        if (id >= 0) {
+            j->stop_ids[r->n_stop_ids++] = id;
+        }
+    }
 }
 
 static bool build_ids(struct job *j, const struct json *list, struct api_error *x)
 {
     uint32_t vocab = j->serve->model->vocab;
 
-    if (list->count >= j->serve->o.max_model_len) {
+    if (list->count >= j->serve->plan.max_model_len) {
         return too_long(j, list->count, false, x);
     }
     j->prompt.ids = mem_try(list->count, sizeof(*j->prompt.ids));
@@ -122,12 +169,12 @@ static bool build_completion(struct job *j, struct api_error *x)
                           "'prompt' is required: a text or an array of token ids, not empty.");
     }
     j->echo_text = j->echo ? v->text : STR("");
-    if (!check_bytes(j, v->text.n, x)) {
+    if (!prompt_bytes_fit(j, v->text.n, x)) {
         return false;
     }
     return prompt_text(&j->prompt, m->tokenizer, &j->arena, v->text, m->add_bos ? m->bos : -1,
                        j->has_key ? &j->key : NULL, &e) ||
-           story(&e, x);
+           prompt_story(&e, "prompt", x);
 }
 
 bool prompt_build(struct job *j, struct api_error *x)
@@ -135,13 +182,14 @@ bool prompt_build(struct job *j, struct api_error *x)
     struct engine_request *r = &j->request;
     uint32_t room;
 
-    if (!(j->chat ? build_chat(j, x) : build_completion(j, x))) {
+    if (!(j->kind == JOB_CHAT ? prompt_ids_of_chat(j, x) : build_completion(j, x))) {
         return false;
     }
-    if (j->prompt.n_ids >= j->serve->o.max_model_len) {
+    if (j->prompt.n_ids >= j->serve->plan.max_model_len) {
         return too_long(j, j->prompt.n_ids, false, x);
     }
-    room = j->serve->o.max_model_len - j->prompt.n_ids;
+    set_stop_ids(j);
+    room = j->serve->plan.max_model_len - j->prompt.n_ids;
     r->ids = j->prompt.ids;
     r->n_ids = j->prompt.n_ids;
     r->max_tokens = j->max_tokens == 0 || j->max_tokens > room ? room : j->max_tokens;

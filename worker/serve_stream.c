@@ -1,9 +1,22 @@
 /* serve_stream.c - from engine events to an answer: chunks of a stream, or one object at the end.
  *
- * A stream is: head and a first chunk with the first token, a chunk for each piece of text that may
- * be shown, a chunk with the finish reason and no text, the usage chunk if asked for, [DONE]. It
- * ends in exactly one of that, an error event, or the client gone. */
+ * A stream is: the head with the first token of any choice; of each choice a first chunk, a chunk
+ * for each piece of text or of a call that may be shown, a chunk with the finish reason and no
+ * text; then the usage chunk if asked for, and [DONE]. It ends in exactly one of that, an error
+ * event, or the client gone. */
 #include "worker/job.h"
+
+#include <stdio.h>
+
+#define SEED_TEXT_MAX 24
+
+/* What differs between chunks. */
+enum chunk_kind { CHUNK_FIRST = 1, CHUNK_TEXT, CHUNK_CALL, CHUNK_FINISH };
+
+/* Of a CHUNK_CALL: the head of a call (id and name), or a piece of its arguments. */
+struct call_piece {
+    struct str id, name, arguments;
+};
 
 static void open_object(struct json_writer *w, const struct job *j, const char *object)
 {
@@ -11,16 +24,18 @@ static void open_object(struct json_writer *w, const struct job *j, const char *
     jw_kc(w, "id", j->id);
     jw_kc(w, "object", object);
     jw_ku64(w, "created", j->created_s);
-    jw_kstr(w, "model", j->serve->o.name);
+    jw_kstr(w, "model", j->serve->o.names[0]);
 }
 
 static void write_usage(struct json_writer *w, const struct job *j)
 {
+    uint32_t completion = job_completion_tokens(j);
+
     jw_key(w, STR("usage"));
     jw_object(w);
     jw_ku64(w, "prompt_tokens", j->prompt_tokens);
-    jw_ku64(w, "completion_tokens", j->completion_tokens);
-    jw_ku64(w, "total_tokens", (uint64_t)j->prompt_tokens + j->completion_tokens);
+    jw_ku64(w, "completion_tokens", completion);
+    jw_ku64(w, "total_tokens", (uint64_t)j->prompt_tokens + completion);
     jw_key(w, STR("prompt_tokens_details"));
     jw_object(w);
     jw_ku64(w, "cached_tokens", j->cached_tokens);
@@ -28,42 +43,76 @@ static void write_usage(struct json_writer *w, const struct job *j)
     jw_end_object(w);
 }
 
-/* What differs between chunks. */
-enum chunk_kind { CHUNK_FIRST = 1, CHUNK_TEXT, CHUNK_FINISH };
-
-static const char *finish_name(enum engine_finish why)
+static const char *finish_name(const struct choice *c)
 {
-    return why == ENGINE_LENGTH ? "length" : "stop";
+    return c->finish == ENGINE_LENGTH ? "length" : c->tool.calls > 0 ? "tool_calls" : "stop";
 }
 
-static void write_choice(struct json_writer *w, struct job *j, enum chunk_kind kind,
-                         enum engine_finish why, struct str text)
+static void write_call_piece(struct json_writer *w, const struct choice *c,
+                             const struct call_piece *p)
 {
-    bool stopped = j->detok.stopped;
-
+    jw_key(w, STR("tool_calls"));
+    jw_array(w);
     jw_object(w);
-    jw_ku64(w, "index", 0);
-    if (!j->chat) {
-        jw_kstr(w, "text", text);
+    jw_ku64(w, "index", c->tool.calls - 1);
+    if (p->id.n > 0) {
+        jw_kstr(w, "id", p->id);
+        jw_kc(w, "type", "function");
+    }
+    jw_key(w, STR("function"));
+    jw_object(w);
+    if (p->id.n > 0) {
+        jw_kstr(w, "name", p->name);
+    }
+    jw_kstr(w, "arguments", p->arguments);
+    jw_end_object(w);
+    jw_end_object(w);
+    jw_end_array(w);
+}
+
+static void write_delta(struct json_writer *w, const struct choice *c, enum chunk_kind kind,
+                        struct str text, const struct call_piece *call)
+{
+    jw_key(w, STR("delta"));
+    jw_object(w);
+    if (kind == CHUNK_FIRST) {
+        jw_kc(w, "role", "assistant");
+    }
+    if (kind == CHUNK_CALL) {
+        write_call_piece(w, c, call);
+    } else if (kind == CHUNK_FIRST && c->job->tool_mode == TOOLS_FORCED) {
+        jw_knull(w, "content");
+    } else if (kind != CHUNK_FINISH) {
+        jw_kstr(w, "content", text);
+    }
+    jw_end_object(w);
+}
+
+static void write_choice(struct json_writer *w, struct choice *c, enum chunk_kind kind,
+                         struct str text, const struct call_piece *call)
+{
+    jw_object(w);
+    jw_ku64(w, "index", c->index);
+    if (c->job->kind == JOB_CHAT) {
+        write_delta(w, c, kind, text, call);
     } else {
-        jw_key(w, STR("delta"));
-        jw_object(w);
-        if (kind == CHUNK_FIRST) {
-            jw_kc(w, "role", "assistant");
-        }
-        if (kind != CHUNK_FINISH) {
-            jw_kstr(w, "content", text);
-        }
-        jw_end_object(w);
+        jw_kstr(w, "text", text);
     }
     jw_key(w, STR("logprobs"));
-    if (kind == CHUNK_TEXT) {
-        logprobs_write(w, j, stopped);
+    if (kind == CHUNK_TEXT || kind == CHUNK_CALL) {
+        logprobs_write(w, c, c->detok.stopped);
     } else {
         jw_null(w);
     }
-    jw_kc(w, "finish_reason", kind == CHUNK_FINISH ? finish_name(why) : NULL);
+    jw_kc(w, "finish_reason", kind == CHUNK_FINISH ? finish_name(c) : NULL);
     jw_end_object(w);
+}
+
+static void cut(struct job *j)
+{
+    if (j->stream != NULL) { /* no memory: no clean end */
+        http_stream_abort(j->stream);
+    }
 }
 
 static void send_out(struct job *j)
@@ -71,8 +120,8 @@ static void send_out(struct job *j)
     struct buf *out = &j->serve->out;
 
     buf_c(out, "\n\n");
-    if (out->failed) { /* no memory: cut, which is no clean end */
-        http_stream_abort(j->stream);
+    if (out->failed) {
+        cut(j);
         return;
     }
     http_stream_write(j->stream, buf_view(out).p, out->len);
@@ -85,15 +134,17 @@ static void begin_data(struct job *j, struct json_writer *w)
     jw_init(w, &j->serve->out);
 }
 
-static void send_chunk(struct job *j, enum chunk_kind kind, enum engine_finish why, struct str text)
+static void send_chunk(struct choice *c, enum chunk_kind kind, struct str text,
+                       const struct call_piece *call)
 {
+    struct job *j = c->job;
     struct json_writer w;
 
     begin_data(j, &w);
-    open_object(&w, j, j->chat ? "chat.completion.chunk" : "text_completion");
+    open_object(&w, j, j->kind == JOB_CHAT ? "chat.completion.chunk" : "text_completion");
     jw_key(&w, STR("choices"));
     jw_array(&w);
-    write_choice(&w, j, kind, why, text);
+    write_choice(&w, c, kind, text, call);
     jw_end_array(&w);
     if (j->usage_each) {
         write_usage(&w, j);
@@ -109,7 +160,7 @@ static void send_usage_chunk(struct job *j)
     struct json_writer w;
 
     begin_data(j, &w);
-    open_object(&w, j, j->chat ? "chat.completion.chunk" : "text_completion");
+    open_object(&w, j, j->kind == JOB_CHAT ? "chat.completion.chunk" : "text_completion");
     jw_key(&w, STR("choices"));
     jw_array(&w);
     jw_end_array(&w);
@@ -118,23 +169,33 @@ static void send_usage_chunk(struct job *j)
     send_out(j);
 }
 
-/* Text that may be shown and was not sent: a chunk, with the log-probabilities that came with it.
- */
-static void send_text(struct job *j)
+/* With the log-probabilities that came with it. */
+void answer_text(struct choice *c)
 {
-    if (j->text.len > 0) {
-        send_chunk(j, CHUNK_TEXT, ENGINE_STOP, buf_view(&j->text));
-        buf_reset(&j->text);
+    if (c->text.len > 0) {
+        send_chunk(c, CHUNK_TEXT, buf_view(&c->text), NULL);
+        buf_reset(&c->text);
     }
 }
 
-static void end_stream(struct job *j, enum engine_finish why)
+void answer_call(struct choice *c, struct str id, struct str name, struct str arguments)
 {
-    send_text(j);
-    if (j->tokens.len > 0) { /* tokens without text, the end token among them */
-        send_chunk(j, CHUNK_TEXT, why, STR(""));
+    struct call_piece p = {.id = id, .name = name, .arguments = arguments};
+
+    send_chunk(c, CHUNK_CALL, STR(""), &p);
+}
+
+static void finish_choice(struct choice *c)
+{
+    answer_text(c);
+    if (c->tokens.len > 0) { /* tokens without text, the end token among them */
+        send_chunk(c, CHUNK_TEXT, STR(""), NULL);
     }
-    send_chunk(j, CHUNK_FINISH, why, STR(""));
+    send_chunk(c, CHUNK_FINISH, STR(""), NULL);
+}
+
+static void end_stream(struct job *j)
+{
     if (j->include_usage) {
         send_usage_chunk(j);
     }
@@ -142,106 +203,195 @@ static void end_stream(struct job *j, enum engine_finish why)
     http_stream_end(j->stream);
 }
 
-static void write_message(struct json_writer *w, struct job *j, enum engine_finish why)
+static void write_message(struct json_writer *w, struct choice *c)
 {
+    jw_key(w, STR("message"));
     jw_object(w);
-    jw_ku64(w, "index", 0);
-    if (j->chat) {
-        jw_key(w, STR("message"));
-        jw_object(w);
-        jw_kc(w, "role", "assistant");
-        jw_kstr(w, "content", buf_view(&j->text));
-        jw_knull(w, "refusal");
-        jw_end_object(w);
+    jw_kc(w, "role", "assistant");
+    if (c->tool.calls > 0 && c->text.len == 0) {
+        jw_knull(w, "content");
     } else {
-        jw_kstr(w, "text", buf_view(&j->text));
+        jw_kstr(w, "content", buf_view(&c->text));
     }
-    jw_key(w, STR("logprobs"));
-    logprobs_write(w, j, j->detok.stopped);
-    jw_kc(w, "finish_reason", finish_name(why));
+    jw_knull(w, "refusal");
+    if (c->tool.calls > 0) {
+        jw_key(w, STR("tool_calls"));
+        jw_array(w);
+        jw_raw(w, buf_view(&c->tool.told));
+        jw_end_array(w);
+    }
     jw_end_object(w);
 }
 
-static void end_whole(struct job *j, enum engine_finish why)
+static void write_whole(struct json_writer *w, struct choice *c)
+{
+    jw_object(w);
+    jw_ku64(w, "index", c->index);
+    if (c->job->kind == JOB_CHAT) {
+        write_message(w, c);
+    } else {
+        jw_kstr(w, "text", buf_view(&c->text));
+    }
+    jw_key(w, STR("logprobs"));
+    logprobs_write(w, c, c->detok.stopped);
+    jw_kc(w, "finish_reason", finish_name(c));
+    jw_end_object(w);
+}
+
+/* Decimal, as the "seed" that would give this answer again. */
+static struct http_field seed_field(const struct job *j, char text[SEED_TEXT_MAX])
+{
+    snprintf(text, SEED_TEXT_MAX, "%lld", (long long)j->request.sample.seed);
+    return (struct http_field){STR("x-tollgate-seed"), str_c(text)};
+}
+
+static void end_whole(struct job *j)
 {
     struct buf *out = &j->serve->out;
     struct json_writer w;
+    char seed[SEED_TEXT_MAX];
 
     buf_reset(out);
     jw_init(&w, out);
-    open_object(&w, j, j->chat ? "chat.completion" : "text_completion");
+    open_object(&w, j, j->kind == JOB_CHAT ? "chat.completion" : "text_completion");
     jw_key(&w, STR("choices"));
     jw_array(&w);
-    write_message(&w, j, why);
+    for (uint32_t i = 0; i < j->n; i++) {
+        write_whole(&w, &j->choice[i]);
+    }
     jw_end_array(&w);
     write_usage(&w, j);
     jw_end_object(&w);
     if (out->failed) {
-        http_stream_abort(j->stream);
+        cut(j);
         return;
     }
-    api_send_json(j->serve, j->stream, 200, buf_view(out));
+    const struct http_field fields[] = {
+        {STR("content-type"), STR("application/json")},
+        {STR("x-tollgate-worker-epoch"), str_c(j->serve->epoch)},
+        seed_field(j, seed),
+    };
+
+    http_stream_respond(j->stream, 200, fields, ARRAY_LEN(fields), (int64_t)out->len);
+    http_stream_write(j->stream, buf_view(out).p, out->len);
+    http_stream_end(j->stream);
 }
 
 /* The head waits for the first token: until then a refusal still has its status, and the first byte
  * on the wire means that prefill is done. */
 static void open_stream(struct job *j)
 {
+    char seed[SEED_TEXT_MAX];
     const struct http_field fields[] = {
         {STR("content-type"), STR("text/event-stream; charset=utf-8")},
         {STR("cache-control"), STR("no-cache")},
         {STR("x-accel-buffering"), STR("no")},
         {STR("x-tollgate-worker-epoch"), str_c(j->serve->epoch)},
+        seed_field(j, seed),
     };
 
+    j->head_sent = true;
     http_stream_respond(j->stream, 200, fields, ARRAY_LEN(fields), -1);
-    if (j->chat || j->echo) {
-        send_chunk(j, CHUNK_FIRST, ENGINE_STOP, j->echo_text);
-    }
 }
 
-void answer_token(struct job *j, const struct engine_event *ev)
+static void open_choice(struct choice *c)
 {
-    struct str bytes = tokenizer_bytes(j->serve->model->tokenizer, ev->token.id, false);
-    struct job_token t = {.r = ev->token, .start = j->raw_bytes};
-    size_t before;
-    bool stop;
+    struct job *j = c->job;
 
-    if (ev->completion_tokens == 1 && j->streamed) {
-        open_stream(j);
-    } else if (ev->completion_tokens == 1) {
-        buf_str(&j->text, j->echo_text);
-    }
-    before = j->text.len;
-    if (j->request.sample.logprobs) {
-        buf_append(&j->tokens, &t, sizeof(t));
-    }
-    j->raw_bytes += bytes.n;
-    stop = detok_feed(&j->detok, bytes, &j->text);
-    j->shown_bytes += j->text.len - before;
-    if (j->text.failed || j->tokens.failed) { /* no memory: their bounds follow max_tokens */
-        http_stream_abort(j->stream);
+    c->opened = true;
+    if (!j->streamed) {
+        buf_str(&c->text, j->echo_text);
         return;
     }
-    if (stop) {
-        answer_end(j, ENGINE_STOP);
-        serve_abort_job(j);
-    } else if (j->streamed) {
-        send_text(j);
+    if (!j->head_sent) {
+        open_stream(j);
+    }
+    if (j->kind == JOB_CHAT || j->echo) {
+        send_chunk(c, CHUNK_FIRST, j->echo_text, NULL);
     }
 }
 
-void answer_end(struct job *j, enum engine_finish why)
+/* A marker of calls may be a control token: it is text for whoever reads the calls. */
+static struct str bytes_of(const struct choice *c, int32_t id)
 {
-    size_t before = j->text.len;
+    const struct serve *s = c->job->serve;
+    bool marker = c->job->tool_mode != TOOLS_OFF && id >= 0 &&
+                  (id == s->shape.start_id || id == s->shape.end_id);
 
-    detok_finish(&j->detok, &j->text);
-    j->shown_bytes += j->text.len - before;
-    if (j->streamed) {
-        end_stream(j, why);
-    } else {
-        end_whole(j, why);
+    return tokenizer_bytes(s->model->tokenizer, id, marker);
+}
+
+/* Feeds what may be shown to the reader of calls. true: the answer is over by itself. */
+static bool take_text(struct choice *c, struct str bytes, bool last)
+{
+    struct buf shown;
+    bool over;
+
+    buf_init(&shown, c->text.max);
+    over = !last && detok_feed(&c->detok, bytes, &shown);
+    if (last) {
+        detok_finish(&c->detok, &shown);
     }
+    c->shown_bytes += shown.len;
+    over = tools_feed(c, buf_view(&shown)) || over;
+    c->text.failed = c->text.failed || shown.failed || c->tool.held.failed;
+    buf_fini(&shown);
+    return over;
+}
+
+void answer_token(struct choice *c, const struct engine_event *ev)
+{
+    struct job *j = c->job;
+    struct str bytes = bytes_of(c, ev->token.id);
+    struct job_token t = {.r = ev->token, .start = c->raw_bytes};
+    bool over;
+
+    if (!c->opened) {
+        open_choice(c);
+    }
+    if (j->request.sample.logprobs) {
+        buf_append(&c->tokens, &t, sizeof(t));
+    }
+    c->raw_bytes += bytes.n;
+    over = take_text(c, bytes, false);
+    if (c->text.failed || c->tokens.failed) { /* no memory: their bounds follow max_tokens */
+        cut(j);
+        return;
+    }
+    if (over) {
+        answer_end(c, ENGINE_STOP);
+        choice_abort(c);
+    } else if (j->streamed) {
+        answer_text(c);
+    }
+}
+
+void answer_end(struct choice *c, enum engine_finish why)
+{
+    struct job *j = c->job;
+
+    if (!c->opened) { /* it ended without a token */
+        open_choice(c);
+    }
+    take_text(c, STR(""), true);
+    tools_finish(c);
+    c->finish = why;
+    if (j->streamed) {
+        finish_choice(c);
+    }
+    if (c->state == CHOICE_WAITING) {
+        choice_set_state(c, CHOICE_RUNNING);
+    }
+    choice_set_state(c, CHOICE_ANSWERED);
+    if (--j->unanswered > 0) {
+        return;
+    }
+    if (j->streamed) {
+        end_stream(j);
+    } else {
+        end_whole(j);
+    }
+    job_note_answered(j);
     job_set_state(j, JOB_CLOSING);
 }
 
@@ -249,7 +399,7 @@ void answer_fail(struct job *j, const struct api_error *x)
 {
     struct json_writer w;
 
-    if (j->stream != NULL && j->streamed && j->completion_tokens > 0) { /* the head is out */
+    if (j->stream != NULL && j->head_sent) {
         begin_data(j, &w);
         api_write_error(&w, x);
         send_out(j);

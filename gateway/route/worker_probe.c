@@ -1,4 +1,4 @@
-/* worker_probe.c - is a worker up (GET /health), how busy does it say it is (GET /metrics). */
+/* worker_probe.c - is a worker up (GET /ready of ours, /health of others), how busy does it say it is (GET /metrics). */
 #include "gateway/route/fleet.h"
 
 #include <stdlib.h>
@@ -61,7 +61,9 @@ static void probe_fail(void *user, enum http_fail why, bool sent)
 static void probe_fire(struct env_timer *t)
 {
     static const struct http_call_events events = {probe_head, ignore_body, probe_end, probe_fail};
-    static const struct http_call_request req = {.method = HTTP_GET, .target = STR("/health")};
+    /* Ours is alive before it has its model, and while it drains. */
+    static const struct http_call_request ours = {.method = HTTP_GET, .target = STR("/ready")};
+    static const struct http_call_request other = {.method = HTTP_GET, .target = STR("/health")};
     struct fleet_worker *fw = CONTAINER_OF(t, struct fleet_worker, probe_timer);
     uint64_t now = env_now_us(fw->fleet->env);
 
@@ -72,7 +74,8 @@ static void probe_fire(struct env_timer *t)
         probe_result(fw, false);
         return;
     }
-    fw->probe = http_call_start(fw->origin, &req, &events, fw);
+    fw->probe = http_call_start(fw->origin, fw->w.engine == ENGINE_TOLLGATE ? &ours : &other,
+                                &events, fw);
 }
 
 /* The value of the first line whose name ends in `name` (labels in between are skipped). */

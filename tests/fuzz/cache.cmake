@@ -1,5 +1,11 @@
-# Fuzz target of cache: run as `fuzz_tokenizer corpus/tokenizer`; -runs=0 replays the corpus only.
+# Fuzz targets of text: run as `fuzz_tokenizer corpus/tokenizer`; -runs=0 replays the corpus only.
 if(TOLLGATE_FUZZ)
+  add_executable(fuzz_chat ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_chat.c)
+  target_compile_options(fuzz_chat PRIVATE -fsanitize=fuzzer)
+  target_link_options(fuzz_chat PRIVATE -fsanitize=fuzzer)
+  target_link_libraries(fuzz_chat PRIVATE tg_model)
+  add_test(NAME fuzz_chat COMMAND fuzz_chat -runs=0 ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/chat)
+  set_tests_properties(fuzz_chat PROPERTIES LABELS fuzz)
   add_executable(fuzz_tokenizer ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_tokenizer.c)
   target_compile_options(fuzz_tokenizer PRIVATE -fsanitize=fuzzer)
   target_link_options(fuzz_tokenizer PRIVATE -fsanitize=fuzzer)

@@ -1,7 +1,7 @@
 /* fuzz_tokenizer.c - any bytes as text: every pre-tokenizer ends, ids decode to the text, ends
  * follow it, nothing past it is read; any bytes as a vocabulary: an answer.
  *
- * The first byte picks: 0..3 a pre-tokenizer over a built-in vocabulary; else the rest is a file of
+ * The first byte picks: 0..5 a pre-tokenizer over a built-in vocabulary; else the rest is a file of
  * lines: T type spelling | M left right. */
 #include <stdlib.h>
 
@@ -9,6 +9,7 @@
 
 #define LINES_MAX 512
 #define TEXT_MAX 4096
+#define PRES TOKENIZER_DEEPSEEK_CODER
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -134,12 +135,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     rest = str_of(data + 1, size - 1);
-    ours = data[0] < 4;
+    ours = data[0] < PRES;
     v = mem_new(sizeof(*v));
     v->src = (struct tokenizer_source){.tokens = v->tokens,
                                        .types = v->types,
                                        .merges = v->merges,
-                                       .pre = TOKENIZER_SMOLLM + data[0] % 4,
+                                       .pre = TOKENIZER_SMOLLM + data[0] % PRES,
                                        .bos = -1,
                                        .eos = -1};
     if (ours) {

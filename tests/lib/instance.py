@@ -423,7 +423,7 @@ class Instance:
 
     def worker_answers(self, port):
         with contextlib.suppress(httpx.HTTPError):
-            return httpx.get("http://127.0.0.1:%d/health" % port, timeout=2).status_code == 200
+            return httpx.get("http://127.0.0.1:%d/ready" % port, timeout=2).status_code == 200
 
     def wait_workers(self, timeout=15):
         def up():

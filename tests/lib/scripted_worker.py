@@ -486,7 +486,7 @@ class Worker:
         """False: close the connection."""
         if path.startswith("/_ctl/"):
             self.ctl(w, path, query, body)
-        elif method == "GET" and path == "/health":
+        elif method == "GET" and path in ("/health", "/ready"):
             self.reply(w, 200, {"status": "ok"})
         elif method == "GET" and path == "/metrics":
             self.reply(w, 200, self.metrics(), "text/plain; version=0.0.4")

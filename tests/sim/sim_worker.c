@@ -169,7 +169,7 @@ static void dispatch(struct worker_conn *c)
         take_request(c, str_eq(target, STR("/v1/chat/completions")));
         return;
     }
-    if (str_eq(target, STR("/health"))) {
+    if (str_eq(target, STR("/health")) || str_eq(target, STR("/ready"))) {
         worker_answer_json(c, c->k->sick ? 503 : 200, "", "{}");
     } else if (str_eq(target, STR("/metrics"))) {
         take_metrics(c);

@@ -56,7 +56,8 @@ static void on_removed(void *ctx, uint64_t chunk)
 
 static struct blocks *table_of(uint32_t total, struct held *h)
 {
-    return blocks_new(total, 99, (struct blocks_events){on_stored, on_removed, h});
+    return blocks_new(total, 99, (struct hash128){0},
+                      (struct blocks_events){on_stored, on_removed, h});
 }
 
 static void fill_ids(int32_t *ids, const uint8_t *kinds, unsigned blocks)
@@ -568,6 +569,37 @@ static void chunk_counts_survive_any_order_of_adding_and_dropping(void **state)
     chunkset_fini(&s);
 }
 
+static void equal_tokens_under_another_root_have_another_hash(void **state)
+{
+    const struct hash128 roots[3] = {{0, 0}, {1, 0}, {0, 1}};
+    struct hash128 first[3], second[3];
+    int32_t ids[2 * BLOCK_TOKENS];
+
+    (void)state;
+    fill_ids(ids, (const uint8_t[]){1, 2}, 2);
+    for (int i = 0; i < 3; i++) {
+        struct held h = {.n = 0};
+        struct blocks *b =
+            blocks_new(4, 99, roots[i], (struct blocks_events){on_stored, on_removed, &h});
+        uint32_t a = blocks_take(b), c = blocks_take(b);
+
+        blocks_publish(b, salts[0], a, BLOCK_NONE, ids, NULL, 0);
+        blocks_publish(b, salts[0], c, a, ids + BLOCK_TOKENS, NULL, 0);
+        first[i] = blocks_hash(b, a);
+        second[i] = blocks_hash(b, c);
+        blocks_check(b);
+        blocks_release(b, c);
+        blocks_release(b, a);
+        blocks_free(b);
+    }
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < i; k++) {
+            assert_memory_not_equal(&first[i], &first[k], sizeof(first[0]));
+            assert_memory_not_equal(&second[i], &second[k], sizeof(second[0]));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -576,6 +608,7 @@ int main(void)
         cmocka_unit_test(at_least_one_token_stays_uncached),
         cmocka_unit_test(a_hit_needs_equal_tokens_parent_and_salt),
         cmocka_unit_test(a_pinned_block_is_never_evicted),
+        cmocka_unit_test(equal_tokens_under_another_root_have_another_hash),
         cmocka_unit_test(the_coldest_leaf_goes_first_and_parents_last),
         cmocka_unit_test(an_unpublished_block_is_never_found),
         cmocka_unit_test(a_block_behind_an_equal_copy_is_found_through_the_first),

@@ -1,353 +1,6 @@
-/* test_engine.c - continuous batching against an oracle that knows neither batches nor blocks.
- *
- * The backend is a fake whose KV entry is a hash of the token and of the entry before it, read
- * through the block table, and whose logits are a hash of the last entry: a stale, shared or wrong
- * block changes every token that follows. */
-#include "worker/engine/engine.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
-#define VOCAB 64
-#define EOS 3
-#define CONTEXT 400
-#define REQUESTS_MAX 16
-#define STEPS_MAX 20000
-
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-    uint64_t z = (a ^ (b + 0x9E3779B97F4A7C15ull)) * 0xBF58476D1CE4E5B9ull;
-
-    z = (z ^ (z >> 29)) * 0x94D049BB133111EBull;
-    return z ^ (z >> 32);
-}
-
-static uint32_t below(uint64_t *rng, uint32_t n)
-{
-    *rng = mix(*rng, 1);
-    return (uint32_t)(*rng >> 20) % n;
-}
-
-struct fake {
-    struct backend base;
-    uint64_t (*kv)[BLOCK_TOKENS]; /* [blocks] */
-    uint32_t blocks, rows_seen_max;
-};
-
-static bool fake_kv_init(struct backend *b, uint32_t blocks, struct err *e)
-{
-    struct fake *f = (struct fake *)b;
-
-    (void)e;
-    f->kv = mem_new(blocks * sizeof(*f->kv));
-    f->blocks = blocks;
-    return true;
-}
-
-static void logits_of(uint64_t state, float *logits)
-{
-    for (uint32_t i = 0; i < VOCAB; i++) {
-        logits[i] = (float)(mix(state, i) >> 44) / (float)(1 << 18);
-    }
-    logits[EOS] -= 2;
-}
-
-static void fake_forward(struct backend *b, const struct batch *t, float *logits)
-{
-    struct fake *f = (struct fake *)b;
-    uint32_t next = 0;
-
-    f->rows_seen_max = t->rows > f->rows_seen_max ? t->rows : f->rows_seen_max;
-    for (uint32_t s = 0; s < t->sequences; s++) {
-        uint32_t first = t->kv_len[s] - t->q_len[s];
-        uint64_t state = 0;
-
-        for (uint32_t i = 0; i < t->q_len[s]; i++) {
-            uint32_t p = first + i, row = t->q_start[s] + i;
-
-            CHECK(t->table[s][p / 32] < f->blocks);
-            state = p > 0 ? f->kv[t->table[s][(p - 1) / 32]][(p - 1) % 32] : 77;
-            state = mix(state, (uint64_t)t->ids[row]);
-            f->kv[t->table[s][p / 32]][p % 32] = state;
-            if (next < t->wanted && t->want[next] == row) {
-                logits_of(state, logits + (size_t)next * VOCAB);
-                next++;
-            }
-        }
-    }
-    CHECK(next == t->wanted);
-}
-
-static const struct backend_ops fake_ops = {
-    .name = "fake", .kv_init = fake_kv_init, .forward = fake_forward};
-
-struct case_request {
-    struct engine_request r;
-    int32_t ids[CONTEXT];
-    uint64_t chunks[CONTEXT];
-    uint32_t chunk_token[CONTEXT];
-    int32_t want[CONTEXT], got[CONTEXT];
-    uint32_t n_want, n_got, arrives, aborts, cached;
-    enum engine_finish want_finish, finish;
-    bool started, submitted;
-};
-
-struct world {
-    struct fake fake;
-    struct model model;
-    struct engine *g;
-    struct case_request q[REQUESTS_MAX];
-    uint32_t n, live;
-    uint32_t held; /* chunk hashes: stored minus removed */
-};
-
-/* The whole request by itself: no block, no batch, no cache. */
-static void oracle(struct case_request *q)
-{
-    uint64_t state = 77;
-    uint16_t counts[VOCAB] = {0};
-    float logits[VOCAB];
-    uint8_t scratch[SAMPLE_SCRATCH_BYTES(VOCAB)] __attribute__((aligned(16)));
-    struct sample_result r;
-
-    for (uint32_t i = 0; i < q->r.n_ids; i++) {
-        state = mix(state, (uint64_t)q->ids[i]);
-        counts[q->ids[i]] = SAMPLE_COUNT_PROMPT;
-    }
-    q->want_finish = ENGINE_LENGTH;
-    for (q->n_want = 0; q->n_want < q->r.max_tokens;) {
-        logits_of(state, logits);
-        sample_token(&q->r.sample, logits, VOCAB, counts, q->n_want, scratch, &r);
-        q->want[q->n_want++] = r.id;
-        if (r.id == EOS) {
-            q->want_finish = ENGINE_STOP;
-            break;
-        }
-        state = mix(state, (uint64_t)r.id);
-        counts[r.id]++;
-    }
-}
-
-static void on_event(void *ctx, const struct engine_event *ev)
-{
-    struct world *w = ctx;
-    struct case_request *q = &w->q[ev->ticket];
-
-    assert_int_equal(q->finish, 0);
-    if (ev->kind == ENGINE_STARTED) {
-        assert_false(q->started);
-        assert_true(ev->cached_tokens < ev->prompt_tokens);
-        q->started = true;
-        q->cached = ev->cached_tokens;
-    } else if (ev->kind == ENGINE_TOKEN) {
-        assert_true(q->started);
-        q->got[q->n_got++] = ev->token.id;
-        assert_int_equal(ev->completion_tokens, q->n_got);
-        assert_int_equal(ev->prompt_tokens, q->r.n_ids);
-    } else {
-        assert_int_equal(ev->completion_tokens, q->n_got);
-        q->finish = ev->finish;
-        w->live--;
-    }
-}
-
-static void chunk_stored(void *ctx, uint64_t chunk)
-{
-    (void)chunk;
-    ((struct world *)ctx)->held++;
-}
-
-static void chunk_removed(void *ctx, uint64_t chunk)
-{
-    struct world *w = ctx;
-
-    (void)chunk;
-    assert_true(w->held > 0);
-    w->held--;
-}
-
-static struct engine_options options(uint32_t blocks, uint32_t sequences, uint32_t step)
-{
-    return (struct engine_options){.kv_blocks = blocks,
-                                   .sequences_max = sequences,
-                                   .waiting_max = REQUESTS_MAX,
-                                   .step_tokens = step,
-                                   .seed = 9};
-}
-
-static void world_open(struct world *w, struct engine_options o)
-{
-    struct err e = {0};
-    struct blocks_events ev = {.stored = chunk_stored, .removed = chunk_removed, .ctx = w};
-
-    memset(w, 0, sizeof(*w));
-    w->fake.base.ops = &fake_ops;
-    w->model.vocab = VOCAB;
-    w->model.context = CONTEXT;
-    w->model.eos = EOS;
-    w->g = engine_new(&w->model, &w->fake.base, &o, ev, &e);
-    assert_non_null(w->g);
-}
-
-static void world_close(struct world *w)
-{
-    engine_free(w->g);
-    mem_free(w->fake.kv);
-}
-
-static struct case_request *add(struct world *w, uint32_t n_ids, uint32_t max_tokens)
-{
-    struct case_request *q = &w->q[w->n];
-
-    q->r = (struct engine_request){.ticket = w->n++,
-                                   .ids = q->ids,
-                                   .n_ids = n_ids,
-                                   .max_tokens = max_tokens,
-                                   .class = ENGINE_STANDARD};
-    q->r.sample = (struct sample_params){.top_p = 1, .repetition_penalty = 1};
-    for (uint32_t i = 0; i < n_ids; i++) {
-        q->ids[i] = (int32_t)(4 + i % 50);
-    }
-    q->aborts = UINT32_MAX;
-    return q;
-}
-
-static void submit(struct world *w, struct case_request *q)
-{
-    assert_true(engine_submit(w->g, &q->r));
-    q->submitted = true;
-    w->live++;
-}
-
-static void check_pool(struct world *w)
-{
-    struct engine_stats s;
-
-    engine_stats(w->g, &s);
-    blocks_check(engine_blocks(w->g));
-    assert_int_equal(s.blocks.free + s.blocks.referenced + s.blocks.cached_idle, s.blocks.total);
-    assert_true(s.running + s.waiting > 0 || s.blocks.referenced == 0);
-}
-
-static bool step(struct world *w)
-{
-    bool more = engine_step(w->g, on_event, w);
-
-    check_pool(w);
-    return more;
-}
-
-static void run_dry(struct world *w)
-{
-    for (int i = 0; w->live > 0; i++) {
-        assert_true(i < STEPS_MAX);
-        step(w);
-    }
-    assert_false(step(w));
-}
-
-/* Random prompts that share beginnings: one of three streams, cut or forked anywhere. */
-static void random_request(struct world *w, uint64_t *rng, uint32_t pool_blocks)
-{
-    uint32_t room = pool_blocks * BLOCK_TOKENS < CONTEXT ? pool_blocks * BLOCK_TOKENS : CONTEXT;
-    uint32_t max = 1 + below(rng, room / 2 < 120 ? room / 2 : 120);
-    uint32_t n = below(rng, 4) == 0 ? BLOCK_TOKENS * (1 + below(rng, 3)) + below(rng, 3) - 1
-                                    : 1 + below(rng, 150);
-    struct case_request *q;
-    uint32_t stream = below(rng, 3), fork;
-
-    n = n + max > room ? room - max : n;
-    q = add(w, n, max);
-    fork = below(rng, 3) == 0 ? below(rng, n + 1) : n;
-    for (uint32_t i = 0; i < n; i++) {
-        q->ids[i] = (int32_t)(mix(i < fork ? stream : *rng, i) % (VOCAB - 4)) + 4;
-    }
-    q->r.salt.lo = below(rng, 4) == 0;
-    q->r.class = (enum engine_class)(1 + below(rng, 3));
-    q->r.sample.temperature = below(rng, 2) ? 0.8f : 0;
-    q->r.sample.seed = *rng;
-    q->r.sample.presence_penalty = below(rng, 4) == 0 ? 0.7f : 0;
-    q->r.sample.repetition_penalty = below(rng, 4) == 0 ? 1.2f : 1;
-    for (uint32_t t = 6; t < n; t += 7 + below(rng, 9)) {
-        uint64_t h = q->r.salt.lo;
-
-        for (uint32_t i = 0; i <= t; i++) {
-            h = mix(h, (uint64_t)q->ids[i]);
-        }
-        q->chunks[q->r.n_chunks] = h;
-        q->chunk_token[q->r.n_chunks++] = t;
-    }
-    q->r.chunks = q->chunks;
-    q->r.chunk_token = q->chunk_token;
-    q->arrives = below(rng, 30);
-    q->aborts = below(rng, 5) == 0 ? q->arrives + below(rng, 40) : UINT32_MAX;
-    oracle(q);
-}
-
-static void check_answer(const struct case_request *q)
-{
-    bool whole = q->finish != ENGINE_ABORTED;
-
-    assert_true(q->finish == q->want_finish || (!whole && q->aborts != UINT32_MAX));
-    assert_true(whole ? q->n_got == q->n_want : q->n_got <= q->n_want);
-    assert_memory_equal(q->got, q->want, q->n_got * sizeof(q->got[0]));
-}
-
-static void one_seed(uint64_t seed, uint64_t *preemptions, uint64_t *cached)
-{
-    static struct world w;
-    uint64_t rng = seed;
-    uint32_t blocks = 3 + below(&rng, 20), sequences = 1 + below(&rng, 6);
-    struct engine_options o = options(blocks, sequences, sequences + below(&rng, 60));
-    struct engine_stats s;
-    uint32_t n = 1 + below(&rng, REQUESTS_MAX - 1);
-
-    world_open(&w, o);
-    while (w.n < n) {
-        random_request(&w, &rng, blocks);
-    }
-    for (uint32_t now = 0; now < 80 || w.live > 0; now++) {
-        assert_true(now < STEPS_MAX);
-        for (uint32_t i = 0; i < w.n; i++) {
-            if (w.q[i].arrives == now) {
-                submit(&w, &w.q[i]);
-            }
-            if (w.q[i].aborts == now) {
-                engine_abort(w.g, i);
-            }
-        }
-        step(&w);
-    }
-    assert_true(w.fake.rows_seen_max <= o.step_tokens);
-    for (uint32_t i = 0; i < w.n; i++) {
-        check_answer(&w.q[i]);
-    }
-    engine_stats(w.g, &s);
-    assert_int_equal(s.blocks.referenced, 0);
-    *preemptions += s.preemptions;
-    *cached += s.cached_tokens;
-    world_close(&w);
-}
-
-static void every_output_equals_the_request_alone(void **state)
-{
-    uint64_t preemptions = 0, cached = 0;
-    const char *n = getenv("ENGINE_SEEDS");
-    uint64_t seeds = n != NULL ? strtoull(n, NULL, 10) : 3000;
-
-    (void)state;
-    for (uint64_t seed = 1; seed <= seeds; seed++) {
-        one_seed(seed, &preemptions, &cached);
-    }
-    print_message("%llu preemptions, %llu cached tokens\n", (unsigned long long)preemptions,
-                  (unsigned long long)cached);
-    assert_true(preemptions > seeds / 10); /* the pool is tiny enough to matter */
-    assert_true(cached > 10 * seeds);
-}
+/* test_engine.c - continuous batching: one behaviour a test, on the hash model of engine_world.h.
+ */
+#include "tests/unit/engine_world.h"
 
 static void a_hit_is_capped_below_the_whole_prompt(void **state)
 {
@@ -357,11 +10,12 @@ static void a_hit_is_capped_below_the_whole_prompt(void **state)
     for (size_t i = 0; i < ARRAY_LEN(lengths); i++) {
         static struct world w;
 
+        world_begin(&w);
         world_open(&w, options(16, 4, 64));
         for (int k = 0; k < 2; k++) {
             struct case_request *q = add(&w, lengths[i], 5);
 
-            oracle(q);
+            oracle(&w, q);
             submit(&w, q);
             run_dry(&w);
             check_answer(q);
@@ -377,6 +31,7 @@ static void another_salt_never_hits(void **state)
     static struct world w;
 
     (void)state;
+    world_begin(&w);
     world_open(&w, options(16, 4, 64));
     submit(&w, add(&w, 100, 2));
     run_dry(&w);
@@ -388,6 +43,27 @@ static void another_salt_never_hits(void **state)
     world_close(&w);
 }
 
+static void another_root_names_its_blocks_otherwise(void **state)
+{
+    struct hash128 first[2];
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        static struct world w;
+        struct engine_options o = options(16, 4, 64);
+
+        o.root.hi = i;
+        world_begin(&w);
+        world_open(&w, o);
+        submit(&w, add(&w, 100, 2));
+        run_dry(&w);
+        first[i] = blocks_hash(engine_blocks(w.g), 0);
+        assert_true(first[i].lo != 0);
+        world_close(&w);
+    }
+    assert_memory_not_equal(&first[0], &first[1], sizeof(first[0]));
+}
+
 static void abort_works_in_every_state(void **state)
 {
     (void)state;
@@ -396,6 +72,7 @@ static void abort_works_in_every_state(void **state)
     for (uint32_t k = 0; k < 8; k++) {
         static struct world w;
 
+        world_begin(&w);
         world_open(&w, options(16, 2, 40));
         submit(&w, add(&w, 120, 50));
         for (uint32_t i = 0; i < k; i++) {
@@ -413,29 +90,20 @@ static void abort_works_in_every_state(void **state)
     }
 }
 
-static void abort_on_token(void *ctx, const struct engine_event *ev)
-{
-    struct world *w = ctx;
-
-    on_event(w, ev);
-    if (ev->kind == ENGINE_TOKEN && ev->completion_tokens == 3) {
-        engine_abort(w->g, ev->ticket);
-    }
-}
-
 static void abort_from_an_event_stops_before_the_next_token(void **state)
 {
     static struct world w;
     struct case_request *q;
 
     (void)state;
+    world_begin(&w);
     world_open(&w, options(16, 2, 40));
     q = add(&w, 10, 50);
     q->r.ignore_eos = true;
+    w.abort_at = 3;
     submit(&w, q);
     for (int i = 0; i < 10; i++) {
-        engine_step(w.g, abort_on_token, &w);
-        check_pool(&w);
+        step(&w);
     }
     assert_int_equal(q->n_got, 3);
     assert_int_equal(q->finish, ENGINE_ABORTED);
@@ -449,6 +117,7 @@ static void a_full_waiting_room_refuses_and_what_cannot_fit_ends_refused(void **
 
     (void)state;
     o.waiting_max = 2;
+    world_begin(&w);
     world_open(&w, o);
     submit(&w, add(&w, 8, 4));
     submit(&w, add(&w, 8, 4));
@@ -470,6 +139,7 @@ static void decodes_go_on_while_a_long_prompt_is_prefilled(void **state)
     static struct world w;
 
     (void)state;
+    world_begin(&w);
     world_open(&w, options(32, 4, 20));
     struct case_request *q = add(&w, 5, 30);
     q->r.ignore_eos = true;
@@ -492,19 +162,20 @@ static void a_batch_request_makes_way_for_an_online_one(void **state)
     unsigned steps = 0;
 
     (void)state;
+    world_begin(&w);
     world_open(&w, options(60, 2, 16));
     for (int i = 0; i < 2; i++) {
         batch[i] = add(&w, 40, 100);
         batch[i]->r.class = ENGINE_BATCH;
         batch[i]->r.ignore_eos = true;
-        oracle(batch[i]);
+        oracle(&w, batch[i]);
         submit(&w, batch[i]);
     }
     while (batch[1]->n_got < 5) {
         step(&w);
     }
     online = add(&w, 20, 30);
-    oracle(online);
+    oracle(&w, online);
     submit(&w, online);
     while (!online->started) {
         step(&w);
@@ -527,6 +198,7 @@ static void the_next_turn_binds_the_answers_chunks(void **state)
     static uint32_t at[2] = {20, 70};
 
     (void)state;
+    world_begin(&w);
     world_open(&w, options(16, 2, 64));
     q = add(&w, 40, 60);
     q->r.ignore_eos = true;
@@ -555,9 +227,10 @@ static void stop_ids_end_the_answer_and_count(void **state)
     int32_t stop;
 
     (void)state;
+    world_begin(&w);
     world_open(&w, options(16, 2, 64));
     q = add(&w, 40, 20);
-    oracle(q);
+    oracle(&w, q);
     assert_true(q->n_want > 4);
     stop = q->want[3];
     q->r.stop_ids = &stop;
@@ -569,11 +242,433 @@ static void stop_ids_end_the_answer_and_count(void **state)
     world_close(&w);
 }
 
+/* One decode of 300 tokens runs; a prompt of 350 comes; rows of the largest step from then on. */
+static uint32_t rows_beside_a_decode(struct world *w, struct engine_options o)
+{
+    struct case_request *q;
+
+    world_open(w, o);
+    q = add(w, 5, 300);
+    q->r.ignore_eos = true;
+    submit(w, q);
+    while (q->n_got < 20) {
+        step(w);
+    }
+    w->fake.rows_seen_max = 0;
+    q = add(w, 350, 1);
+    submit(w, q);
+    for (int i = 0; q->finish == 0; i++) {
+        assert_true(i < 40); /* it gets on by 16 rows a step at least */
+        step(w);
+    }
+    world_close(w);
+    return w->fake.rows_seen_max;
+}
+
+static void chunks_leave_decodes_their_pace(void **state)
+{
+    static struct world w;
+    struct engine_options o;
+    uint32_t rows;
+
+    (void)state;
+    world_begin(&w);
+    o = options(40, 4, 256);
+    with_clock(&w, &o, 1000, 10);
+    o.tpot_target_us = 2000; /* 100 rows */
+    rows = rows_beside_a_decode(&w, o);
+    assert_in_range(rows, 90, 100);
+    o.tpot_target_us = 1; /* out of reach: the floor */
+    world_begin(&w);
+    with_clock(&w, &o, 1000, 10);
+    assert_int_equal(rows_beside_a_decode(&w, o), 17);
+    o.tpot_target_us = 0;
+    world_begin(&w);
+    with_clock(&w, &o, 1000, 10);
+    assert_int_equal(rows_beside_a_decode(&w, o), 256);
+}
+
+static void without_decodes_a_prompt_gets_the_whole_step(void **state)
+{
+    static struct world w;
+    struct engine_options o = options(40, 4, 128);
+
+    (void)state;
+    world_begin(&w);
+    with_clock(&w, &o, 1000, 10);
+    o.tpot_target_us = 1;
+    world_open(&w, o);
+    for (int i = 0; i < 2; i++) {
+        submit(&w, add(&w, 200, 1));
+    }
+    run_dry(&w);
+    assert_int_equal(w.fake.rows_seen_max, 128);
+    world_close(&w);
+}
+
+static void who_waits_is_served_by_class_then_deadline_then_arrival(void **state)
+{
+    static struct world w;
+    static const struct {
+        enum engine_class class;
+        uint64_t deadline_us;
+        uint32_t start;
+    } cases[] = {{ENGINE_BATCH, 10, 6},        {ENGINE_STANDARD, 0, 4}, {ENGINE_STANDARD, 9000, 3},
+                 {ENGINE_STANDARD, 8000, 2},   {ENGINE_STANDARD, 0, 5}, {ENGINE_INTERACTIVE, 0, 1},
+                 {ENGINE_INTERACTIVE, 9999, 0}};
+
+    (void)state;
+    world_begin(&w);
+    world_open(&w, options(40, 1, 128));
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct case_request *q = add(&w, 10, 3);
+
+        q->r.class = cases[i].class;
+        q->r.deadline_us = cases[i].deadline_us;
+        submit(&w, q);
+    }
+    run_dry(&w);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        assert_int_equal(w.q[i].start, cases[i].start);
+    }
+    world_close(&w);
+}
+
+static void who_waited_long_counts_as_a_class_better(void **state)
+{
+    (void)state;
+    for (int aging = 0; aging < 2; aging++) {
+        static struct world w;
+        struct engine_options o = options(40, 1, 128);
+
+        world_begin(&w);
+        with_clock(&w, &o, 100, 1);
+        o.aging_us = aging ? 1000 : 0;
+        world_open(&w, o);
+        add(&w, 10, 18)->r.ignore_eos = true;
+        submit(&w, &w.q[0]);
+        step(&w);
+        add(&w, 10, 3)->r.class = ENGINE_BATCH;
+        submit(&w, &w.q[1]);
+        for (int i = 0; i < 12; i++) { /* of 100 us and more */
+            step(&w);
+        }
+        submit(&w, add(&w, 10, 3)); /* standard, as the first one is by now */
+        run_dry(&w);
+        assert_int_equal(w.q[1].start, aging ? 1 : 2);
+        world_close(&w);
+    }
+}
+
+static void the_youngest_of_the_lowest_class_is_preempted(void **state)
+{
+    static struct world w;
+    static const enum engine_class classes[] = {ENGINE_STANDARD, ENGINE_BATCH, ENGINE_BATCH};
+    struct engine_stats s = {0};
+    uint32_t before[3] = {0};
+
+    (void)state;
+    world_begin(&w);
+    world_open(&w, options(8, 4, 128)); /* two blocks each; at 65 tokens each wants one more */
+    for (int i = 0; i < 3; i++) {
+        struct case_request *q = add(&w, i == 2 ? 34 : 33, 60);
+
+        q->ids[0] = 4 + i; /* no block in common */
+        q->r.class = classes[i];
+        q->r.ignore_eos = true;
+        oracle(&w, q);
+        submit(&w, q);
+    }
+    for (int steps = 0; s.preemptions == 0; steps++) {
+        assert_true(steps < 50);
+        for (int i = 0; i < 3; i++) {
+            before[i] = w.q[i].n_got;
+        }
+        step(&w);
+        engine_stats(w.g, &s);
+    }
+    assert_int_equal(w.q[2].n_got, before[2]); /* it had its block, and made way for its elder */
+    assert_int_equal(w.q[0].n_got, before[0] + 1);
+    assert_int_equal(w.q[1].n_got, before[1] + 1);
+    run_dry(&w);
+    for (int i = 0; i < 3; i++) {
+        check_answer(&w.q[i]);
+    }
+    world_close(&w);
+}
+
+static void a_lower_class_never_takes_blocks_of_a_better_one(void **state)
+{
+    static struct world w;
+    uint32_t steps = 0;
+
+    (void)state;
+    world_begin(&w);
+    world_open(&w, options(4, 2, 64));
+    add(&w, 40, 50)->r.class =
+        ENGINE_BATCH; /* the older one, and the first to want a third block */
+    add(&w, 33, 50)->r.ids[0] = 50;
+    for (int i = 0; i < 2; i++) {
+        w.q[i].r.ignore_eos = true;
+        submit(&w, &w.q[i]);
+    }
+    while (w.q[1].finish == 0) {
+        step(&w);
+        steps++;
+    }
+    assert_true(steps <= 50 + 2); /* never paused */
+    run_dry(&w);
+    world_close(&w);
+}
+
+static void the_oldest_of_the_best_class_gets_on_whatever_comes(void **state)
+{
+    static struct world w;
+    struct case_request *old;
+    uint32_t before;
+
+    (void)state;
+    world_begin(&w);
+    world_open(&w, options(6, 3, 64));
+    old = add(&w, 40, 100);
+    old->r.ignore_eos = true;
+    submit(&w, old);
+    step(&w);
+    for (int i = 0; old->finish == 0; i++) {
+        if (i % 8 == 0 && w.n < REQUESTS_MAX) {
+            struct case_request *q = add(&w, 50, 60);
+
+            q->ids[0] = 5 + i % 40;
+            q->r.deadline_us = 1; /* more urgent than the old one, which has no deadline */
+            submit(&w, q);
+        }
+        before = old->n_got;
+        step(&w);
+        assert_int_equal(old->n_got, before + 1);
+    }
+    run_dry(&w);
+    world_close(&w);
+}
+
+static void the_oldest_prompt_gets_on_beside_urgent_ones(void **state)
+{
+    static struct world w;
+    struct case_request *old;
+
+    (void)state;
+    world_begin(&w);
+    world_open(&w, options(60, 4, 40));
+    old = add(&w, 350, 1);
+    submit(&w, old);
+    step(&w);
+    for (int i = 0; old->finish == 0; i++) {
+        assert_true(i <= 350 / 16 + 1);
+        if (w.n < REQUESTS_MAX) {
+            struct case_request *q = add(&w, 40, 1);
+
+            q->ids[0] = 5 + i;
+            q->r.deadline_us = 1;
+            submit(&w, q);
+        }
+        step(&w);
+    }
+    run_dry(&w);
+    world_close(&w);
+}
+
+static void a_batch_request_makes_way_for_blocks_too(void **state)
+{
+    static struct world w;
+    struct case_request *online;
+    uint32_t steps = 0;
+
+    (void)state;
+    world_begin(&w);
+    world_open(&w, options(12, 8, 64));
+    for (int i = 0; i < 3; i++) { /* of 4 blocks each */
+        struct case_request *q = add(&w, 90, 30);
+
+        q->r.class = ENGINE_BATCH;
+        q->ids[0] = 5 + i;
+        q->r.ignore_eos = true;
+        oracle(&w, q);
+        submit(&w, q);
+    }
+    while (w.q[0].n_got < 3) {
+        step(&w);
+    }
+    online = add(&w, 200, 5);
+    oracle(&w, online);
+    submit(&w, online);
+    while (!online->started) {
+        step(&w);
+        assert_true(++steps <= 2);
+    }
+    run_dry(&w);
+    for (uint32_t i = 0; i < w.n; i++) {
+        check_answer(&w.q[i]);
+    }
+    world_close(&w);
+}
+
+static void who_is_not_started_in_time_expires(void **state)
+{
+    static struct world w;
+    struct engine_options o = options(5, 1, 64);
+    struct engine_stats s;
+
+    (void)state;
+    world_begin(&w);
+    with_clock(&w, &o, 100, 1);
+    world_open(&w, o);
+    for (int i = 0; i < 3; i++) {
+        struct case_request *q = add(&w, 10, 60);
+
+        q->r.ignore_eos = true;
+        q->r.queue_deadline_us = i == 2 ? 0 : w.now_us + 2000; /* the first starts at once */
+        submit(&w, q);
+    }
+    run_dry(&w);
+    assert_int_equal(w.q[0].finish, ENGINE_LENGTH);
+    assert_int_equal(w.q[1].finish, ENGINE_EXPIRED);
+    assert_false(w.q[1].started);
+    assert_int_equal(w.q[1].n_got, 0);
+    assert_int_equal(w.q[2].finish, ENGINE_LENGTH);
+    engine_stats(w.g, &s);
+    assert_int_equal(s.expired, 1);
+    world_close(&w);
+}
+
+static void group_of(struct world *w, uint32_t n, uint32_t n_ids)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct case_request *q = add(w, n_ids, 10);
+
+        q->r.group = 7;
+        q->r.sample.temperature = 1;
+        q->r.sample.choice = i;
+        oracle(w, q);
+        submit(w, q);
+    }
+}
+
+static void siblings_wait_for_the_first_and_hit_its_blocks(void **state)
+{
+    static struct world w;
+    struct case_request *other;
+
+    (void)state;
+    world_begin(&w);
+    world_open(&w, options(40, 8, 48));
+    group_of(&w, 4, 100);
+    other = add(&w, 20, 3); /* behind them, and not held up */
+    other->ids[0] = 60;
+    submit(&w, other);
+    run_dry(&w);
+    assert_int_equal(w.q[0].cached, 0);
+    for (int i = 1; i < 4; i++) {
+        assert_int_equal(w.q[i].cached, 96);
+        check_answer(&w.q[i]);
+    }
+    assert_memory_not_equal(w.q[0].got, w.q[1].got, 8 * sizeof(int32_t)); /* draws of their own */
+    assert_int_equal(other->start, 1);
+    world_close(&w);
+}
+
+static void siblings_are_not_stranded_when_the_first_leaves(void **state)
+{
+    (void)state;
+    /* At step k the first is waiting, prefilling (three steps), decoding, ended. */
+    for (uint32_t k = 0; k < 18; k++) {
+        static struct world w;
+
+        world_begin(&w);
+        world_open(&w, options(40, 8, 40));
+        group_of(&w, 3, 100);
+        for (uint32_t i = 0; i < k; i++) {
+            step(&w);
+        }
+        w.q[0].aborts = w.q[1].aborts = 0;
+        engine_abort(w.g, 0);
+        if (k % 2 == 0) {
+            engine_abort(w.g, 1);
+        }
+        run_dry(&w);
+        for (uint32_t i = 0; i < 3; i++) {
+            check_answer(&w.q[i]);
+        }
+        world_close(&w);
+    }
+}
+
+static void nothing_ends_an_answer_before_min_tokens(void **state)
+{
+    static struct world w;
+    struct case_request *q;
+    int32_t stop;
+
+    (void)state;
+    world_begin(&w);
+    world_open(&w, options(16, 2, 64));
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        w.n = w.starts = 0;
+        memset(&w.q[0], 0, sizeof(w.q[0]));
+        q = add(&w, 10, 20);
+        q->r.sample.temperature = 2;
+        q->r.sample.seed = seed;
+        q->r.min_tokens = 12;
+        stop = (int32_t)(4 + seed % 20);
+        q->r.stop_ids = &stop;
+        q->r.n_stop_ids = 1;
+        oracle(&w, q);
+        submit(&w, q);
+        run_dry(&w);
+        check_answer(q);
+        assert_true(q->n_got >= 12);
+        for (uint32_t i = 0; i < 12; i++) {
+            assert_true(q->got[i] != EOS && q->got[i] != stop);
+        }
+    }
+    world_close(&w);
+}
+
+static void a_grammar_that_can_only_end_ends_the_answer(void **state)
+{
+    static const struct {
+        const char *regex;
+        uint32_t min_tokens, n_got;
+    } cases[] = {
+        {"abc", 0, 3}, /* finished: no EOS is waited for */
+        {"abc", 9, 3}, /* nor may anything else come */
+        {"ab@", 0, 2}, /* the vocabulary has no @: nothing can come */
+        {"@", 0, 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        static struct world w;
+        struct case_request *q;
+
+        world_begin(&w);
+        world_open(&w, options(16, 2, 64));
+        q = add(&w, 40, 20);
+        q->r.grammar = world_regex(cases[i].regex);
+        q->r.min_tokens = cases[i].min_tokens;
+        submit(&w, q);
+        run_dry(&w);
+        assert_int_equal(q->finish, ENGINE_STOP);
+        assert_int_equal(q->n_got, cases[i].n_got);
+        grammar_release(q->r.grammar);
+        world_close(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_hit_is_capped_below_the_whole_prompt),
         cmocka_unit_test(another_salt_never_hits),
+        cmocka_unit_test(another_root_names_its_blocks_otherwise),
         cmocka_unit_test(abort_works_in_every_state),
         cmocka_unit_test(abort_from_an_event_stops_before_the_next_token),
         cmocka_unit_test(a_full_waiting_room_refuses_and_what_cannot_fit_ends_refused),
@@ -581,7 +676,20 @@ int main(void)
         cmocka_unit_test(a_batch_request_makes_way_for_an_online_one),
         cmocka_unit_test(the_next_turn_binds_the_answers_chunks),
         cmocka_unit_test(stop_ids_end_the_answer_and_count),
-        cmocka_unit_test(every_output_equals_the_request_alone),
+        cmocka_unit_test(chunks_leave_decodes_their_pace),
+        cmocka_unit_test(without_decodes_a_prompt_gets_the_whole_step),
+        cmocka_unit_test(who_waits_is_served_by_class_then_deadline_then_arrival),
+        cmocka_unit_test(who_waited_long_counts_as_a_class_better),
+        cmocka_unit_test(the_youngest_of_the_lowest_class_is_preempted),
+        cmocka_unit_test(a_lower_class_never_takes_blocks_of_a_better_one),
+        cmocka_unit_test(the_oldest_of_the_best_class_gets_on_whatever_comes),
+        cmocka_unit_test(the_oldest_prompt_gets_on_beside_urgent_ones),
+        cmocka_unit_test(a_batch_request_makes_way_for_blocks_too),
+        cmocka_unit_test(who_is_not_started_in_time_expires),
+        cmocka_unit_test(siblings_wait_for_the_first_and_hit_its_blocks),
+        cmocka_unit_test(siblings_are_not_stranded_when_the_first_leaves),
+        cmocka_unit_test(nothing_ends_an_answer_before_min_tokens),
+        cmocka_unit_test(a_grammar_that_can_only_end_ends_the_answer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

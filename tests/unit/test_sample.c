@@ -35,7 +35,7 @@ static int32_t one(struct world *w, const struct sample_params *p, const uint16_
     struct sample_result r;
 
     fill(w->logits);
-    sample_token(p, w->logits, VOCAB, counts, position, w->scratch, &r);
+    sample_token(p, w->logits, VOCAB, counts, NULL, position, w->scratch, &r);
     return r.id;
 }
 
@@ -57,7 +57,7 @@ static void temperature_zero_takes_the_likeliest_and_the_lowest_id_of_a_tie(void
     assert_int_equal(one(&w, &p, NULL, 0), 137);
     fill(w.logits);
     w.logits[900] = w.logits[90] = 50;
-    sample_token(&p, w.logits, VOCAB, NULL, 0, w.scratch, &r);
+    sample_token(&p, w.logits, VOCAB, NULL, NULL, 0, w.scratch, &r);
     assert_int_equal(r.id, 90);
 }
 
@@ -90,7 +90,7 @@ static void draws_follow_the_distribution(void **state)
     (void)state;
     for (int i = 0; i < n; i++) {
         memcpy(logits, base, sizeof(logits));
-        sample_token(&p, logits, 4, NULL, (uint64_t)i, scratch, &r);
+        sample_token(&p, logits, 4, NULL, NULL, (uint64_t)i, scratch, &r);
         hits[r.id]++;
     }
     for (int i = 0; i < 4; i++) {
@@ -197,7 +197,7 @@ static void logprobs_are_of_the_raw_logits_and_sorted(void **state)
     p.presence_penalty = 1;
     p.logprobs = true;
     p.top_logprobs = SAMPLE_TOP_LOGPROBS_MAX;
-    sample_token(&p, w.logits, VOCAB, counts, 0, w.scratch, &r);
+    sample_token(&p, w.logits, VOCAB, counts, NULL, 0, w.scratch, &r);
     assert_int_equal(r.id, 137);
     assert_true(fabs(r.logprob - (12 - log(z))) < 1e-4);
     assert_int_equal(r.top_count, SAMPLE_TOP_LOGPROBS_MAX);
@@ -224,10 +224,105 @@ static void broken_logits_never_break_the_draw(void **state)
         }
         p.top_k = kind == 2 ? 5 : 0;
         p.logprobs = true;
-        sample_token(&p, w.logits, VOCAB, NULL, 3, w.scratch, &r);
+        sample_token(&p, w.logits, VOCAB, NULL, NULL, 3, w.scratch, &r);
         assert_in_range(r.id, 0, VOCAB - 1);
         assert_true(kind != 2 || r.id % 2 == 0);
     }
+}
+
+/* The draws of a seed before choices were: answers of old seeds stay what they were. */
+static void choice_zero_draws_as_the_bare_seed(void **state)
+{
+    static struct world w;
+    static const int32_t want[8] = {297, 137, 186, 252, 298, 62, 581, 322};
+    struct sample_params p = plain;
+
+    (void)state;
+    for (uint64_t i = 0; i < 8; i++) {
+        assert_int_equal(one(&w, &p, NULL, i), want[i]);
+    }
+}
+
+static void choices_of_a_seed_draw_apart(void **state)
+{
+    static struct world w;
+    struct sample_params p = plain, q = plain;
+    int same = 0;
+
+    (void)state;
+    for (uint32_t choice = 1; choice < 8; choice++) {
+        p.choice = choice;
+        q.choice = choice - 1;
+        for (uint64_t i = 0; i < 50; i++) {
+            same += one(&w, &p, NULL, i) == one(&w, &q, NULL, i);
+        }
+    }
+    assert_true(same < 7 * 50 / 4);
+}
+
+static void only_allowed_tokens_come_whatever_the_logits_are(void **state)
+{
+    static struct world w;
+    uint32_t allowed[(VOCAB + 31) / 32] = {0};
+    struct sample_bias push = {.id = 137, .bias = 100};
+    struct sample_params p = plain;
+    struct sample_result r;
+
+    (void)state;
+    allowed[300 / 32] = 1u << 300 % 32 | 1u << 301 % 32;
+    p.bias = &push;
+    p.n_bias = 1;
+    for (int kind = 0; kind < 8; kind++) {
+        fill(w.logits);
+        for (int i = 0; i < VOCAB && kind >= 2; i++) {
+            w.logits[i] = kind < 4 ? NAN : kind < 6 ? -INFINITY : INFINITY;
+        }
+        p.temperature = kind % 2 ? 1.0f : 0;
+        p.logprobs = kind > 4;
+        sample_token(&p, w.logits, VOCAB, NULL, allowed, (uint64_t)kind, w.scratch, &r);
+        assert_in_range(r.id, 300, 301);
+    }
+}
+
+static void nothing_allowed_is_told_by_no_token(void **state)
+{
+    static struct world w;
+    uint32_t allowed[(VOCAB + 31) / 32] = {0};
+    struct sample_params p = plain;
+    struct sample_result r;
+
+    (void)state;
+    for (int hot = 0; hot < 2; hot++) {
+        fill(w.logits);
+        p.temperature = (float)hot;
+        p.logprobs = true;
+        sample_token(&p, w.logits, VOCAB, NULL, allowed, 0, w.scratch, &r);
+        assert_int_equal(r.id, -1);
+    }
+}
+
+static void logprobs_do_not_see_the_mask(void **state)
+{
+    static struct world w;
+    uint32_t allowed[(VOCAB + 31) / 32] = {0};
+    struct sample_params p = plain;
+    struct sample_result r;
+    double z = 0;
+    float of_500;
+
+    (void)state;
+    fill(w.logits);
+    of_500 = w.logits[500];
+    for (int i = 0; i < VOCAB; i++) {
+        z += exp(w.logits[i]);
+    }
+    allowed[500 / 32] = 1u << 500 % 32;
+    p.logprobs = true;
+    p.top_logprobs = 1;
+    sample_token(&p, w.logits, VOCAB, NULL, allowed, 0, w.scratch, &r);
+    assert_int_equal(r.id, 500);
+    assert_true(fabs(r.logprob - (of_500 - log(z))) < 1e-4);
+    assert_int_equal(r.top[0].id, 137);
 }
 
 int main(void)
@@ -240,6 +335,11 @@ int main(void)
         cmocka_unit_test(penalties_and_bias_move_the_choice),
         cmocka_unit_test(logprobs_are_of_the_raw_logits_and_sorted),
         cmocka_unit_test(broken_logits_never_break_the_draw),
+        cmocka_unit_test(choice_zero_draws_as_the_bare_seed),
+        cmocka_unit_test(choices_of_a_seed_draw_apart),
+        cmocka_unit_test(only_allowed_tokens_come_whatever_the_logits_are),
+        cmocka_unit_test(nothing_allowed_is_told_by_no_token),
+        cmocka_unit_test(logprobs_do_not_see_the_mask),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

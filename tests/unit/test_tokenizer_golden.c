@@ -9,25 +9,15 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <unistd.h>
-#include "cache/tokenizer.h"
 #include "golden.h"
-#include "worker/model/gguf.h"
+#include "tests/unit/vocab.h"
 
 #define TEXT_MAX 65536
 
-struct world {
-    struct gguf file;
-    struct tokenizer *t;
-    uint32_t *types;
-};
-
 static int open_model(void **state)
 {
-    struct world *w = calloc(1, sizeof(*w));
+    struct vocab *w = calloc(1, sizeof(*w));
     const char *named = getenv("TOLLGATE_MODEL_FILE"), *home = getenv("HOME");
-    const struct gguf_key *tokens, *types, *merges, *pre;
-    struct tokenizer_source src = {.bos = 1, .eos = 2};
-    struct err e = {0};
     char path[512];
 
     snprintf(path, sizeof(path), "%s/.cache/tollgate/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -38,40 +28,14 @@ static int open_model(void **state)
         print_message("skipped: no model file at %s (set TOLLGATE_MODEL_FILE)\n", named);
         return 0;
     }
-    if (!gguf_open(&w->file, named, &e)) {
-        fail_msg("%s", e.text);
-    }
-    tokens = gguf_find(&w->file, "tokenizer.ggml.tokens");
-    types = gguf_find(&w->file, "tokenizer.ggml.token_type");
-    merges = gguf_find(&w->file, "tokenizer.ggml.merges");
-    pre = gguf_find(&w->file, "tokenizer.ggml.pre");
-    assert_true(tokens != NULL && types != NULL && merges != NULL && pre != NULL);
-    src.count = (uint32_t)tokens->v.array.count;
-    src.tokens = tokens->v.array.strings;
-    w->types = calloc(src.count, sizeof(uint32_t));
-    assert_int_equal(types->v.array.count, src.count);
-    memcpy(w->types, types->v.array.data, src.count * sizeof(uint32_t));
-    src.types = w->types;
-    src.merge_count = (uint32_t)merges->v.array.count;
-    src.merges = merges->v.array.strings;
-    assert_true(tokenizer_pre_named(pre->v.string, &src.pre));
-    w->t = tokenizer_new(&src, &e);
-    if (w->t == NULL) {
-        fail_msg("%s", e.text);
-    }
+    vocab_open(w, named);
     return 0;
 }
 
 static int close_model(void **state)
 {
-    struct world *w = *state;
-
-    tokenizer_free(w->t);
-    free(w->types);
-    if (w->file.map != NULL) {
-        gguf_close(&w->file);
-    }
-    free(w);
+    vocab_close(*state);
+    free(*state);
     return 0;
 }
 
@@ -147,7 +111,7 @@ static void every_line(struct tokenizer *t, const char *file, enum tokenizer_spe
 
 static void plain_text_gives_the_golden_ids(void **state)
 {
-    struct world *w = *state;
+    struct vocab *w = *state;
 
     if (w->t == NULL) {
         skip();
@@ -157,7 +121,7 @@ static void plain_text_gives_the_golden_ids(void **state)
 
 static void text_with_special_tokens_gives_the_golden_ids(void **state)
 {
-    struct world *w = *state;
+    struct vocab *w = *state;
 
     if (w->t == NULL) {
         skip();
@@ -168,7 +132,7 @@ static void text_with_special_tokens_gives_the_golden_ids(void **state)
 static void where_the_references_differ_either_reading_is_given(void **state)
 {
     static struct token out[TEXT_MAX];
-    struct world *w = *state;
+    struct vocab *w = *state;
     struct golden g;
     struct json *row;
     unsigned bad = 0;
@@ -200,7 +164,7 @@ static void bad_bytes_are_the_replacement_character(void **state)
 {
     static const char *const lenient[] = {"c0af", "c1bf", "eda080", "edb080", "e0808041"};
     static struct token out[TEXT_MAX];
-    struct world *w = *state;
+    struct vocab *w = *state;
     struct golden g;
     struct json *row;
 

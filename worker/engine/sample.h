@@ -1,5 +1,5 @@
-/* sample.h - from logits to one token. Pure: randomness is keyed by (seed, position), so a token
- * depends on neither batch, nor chunking, nor what ran before. */
+/* sample.h - from logits to one token. Pure: randomness is keyed by (seed, choice, position), so a
+ * token depends on neither batch, nor chunking, nor what ran before. */
 #ifndef WORKER_ENGINE_SAMPLE_H
 #define WORKER_ENGINE_SAMPLE_H
 
@@ -23,6 +23,7 @@ struct sample_params {
     const struct sample_bias *bias; /* [n_bias], borrowed; added after the penalties */
     uint32_t n_bias;
     uint64_t seed;
+    uint32_t choice; /* of n answers to one prompt: noise is keyed by (seed, choice, position) */
     uint32_t top_logprobs; /* alternatives wanted, <= SAMPLE_TOP_LOGPROBS_MAX */
     bool logprobs;
 };
@@ -45,9 +46,12 @@ bool sample_has_penalty(const struct sample_params *p);
  * the answer so far (presence and frequency), with SAMPLE_COUNT_PROMPT when it is in the prompt too
  * (repetition looks at both); may be NULL when no penalty is on. position: of the new token in the
  * answer. scratch: SAMPLE_SCRATCH_BYTES(vocab), owned by the caller. NaN logits count as -infinity.
- * Order: penalties, bias, temperature, min_p, top_k, top_p. Ties go to the lower id. */
+ * Order: penalties, bias, temperature, min_p, top_k, top_p. Ties go to the lower id.
+ * allowed: bit id % 32 of word id / 32, as grammar_mask writes it; NULL: every token. Others are
+ * -infinity before all else and never come, whatever the logits are; id is -1 when none is allowed.
+ * Log-probabilities stay those of the raw logits. */
 void sample_token(const struct sample_params *p, float *logits, uint32_t vocab,
-                  const uint16_t *counts, uint64_t position, void *scratch,
+                  const uint16_t *counts, const uint32_t *allowed, uint64_t position, void *scratch,
                   struct sample_result *out);
 
 #endif

@@ -1,6 +1,25 @@
 /* seq.c - a sequence's tokens and blocks. Knows the block table; never the backend. */
 #include "worker/engine/seq.h"
 
+/* What only a request that can run needs. */
+static bool take_memory(struct seq *s, const struct engine_request *r)
+{
+    s->ids = mem_try((size_t)r->n_ids + r->max_tokens, sizeof(*s->ids));
+    s->table = mem_try(s->blocks_max, sizeof(*s->table));
+    if (s->ids == NULL || s->table == NULL) {
+        return false;
+    }
+    memcpy(s->ids, r->ids, (size_t)r->n_ids * sizeof(*s->ids));
+    if (r->grammar != NULL) {
+        s->grammar = mem_try(1, sizeof(*s->grammar));
+        if (s->grammar == NULL) {
+            return false;
+        }
+        grammar_state_init(r->grammar, s->grammar);
+    }
+    return true;
+}
+
 struct seq *seq_new(struct engine_request *r, uint64_t order)
 {
     struct seq *s = mem_try(1, sizeof(*s));
@@ -9,30 +28,29 @@ struct seq *seq_new(struct engine_request *r, uint64_t order)
         return NULL;
     }
     list_init(&s->node);
+    list_init(&s->siblings);
     s->state = SEQ_WAITING;
     s->request = r;
     s->order = order;
+    s->rank = (uint32_t)r->class;
+    s->deadline_us = r->deadline_us != 0 ? r->deadline_us : UINT64_MAX;
     s->n_prompt = s->n_tokens = r->n_ids;
-    s->blocks_max = (r->n_ids + r->max_tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
-    if (r->n_ids == 0) {
-        return s; /* refused: it only carries its END */
-    }
-    s->ids = mem_try((size_t)r->n_ids + r->max_tokens, sizeof(*s->ids));
-    s->table = mem_try(s->blocks_max, sizeof(*s->table));
-    if (s->ids == NULL || s->table == NULL) {
+    s->blocks_max = seq_blocks(r->n_ids + r->max_tokens);
+    if (r->n_ids > 0 && !take_memory(s, r)) { /* none: refused, it only carries its END */
         seq_free(s);
         return NULL;
     }
-    memcpy(s->ids, r->ids, (size_t)r->n_ids * sizeof(*s->ids));
     return s;
 }
 
 void seq_free(struct seq *s)
 {
-    CHECK(s->n_table == 0);
+    CHECK(s->n_table == 0 && s->spec.n_table == 0 && list_is_empty(&s->siblings));
     list_remove(&s->node);
     mem_free(s->ids);
     mem_free(s->table);
+    mem_free(s->grammar);
+    mem_free(s->spec.table);
     mem_free(s);
 }
 
@@ -52,7 +70,7 @@ void seq_set_state(struct seq *s, enum seq_state to)
 
 bool seq_grow(struct seq *s, struct blocks *b, uint32_t tokens)
 {
-    uint32_t need = (tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+    uint32_t need = seq_blocks(tokens);
 
     CHECK(need <= s->blocks_max);
     while (s->n_table < need) {
@@ -64,6 +82,24 @@ bool seq_grow(struct seq *s, struct blocks *b, uint32_t tokens)
         s->table[s->n_table++] = block;
     }
     return true;
+}
+
+void seq_trim(struct seq *s, struct blocks *b)
+{
+    while (s->n_table > seq_blocks(s->n_tokens)) {
+        blocks_release(b, s->table[--s->n_table]);
+    }
+}
+
+uint32_t seq_lacks(struct seq *s, struct blocks *b, uint32_t spare)
+{
+    uint32_t hit = blocks_match(b, s->request->salt, s->ids, s->n_tokens, s->table);
+    uint32_t need = seq_blocks(s->n_tokens) - hit + spare, have = blocks_available(b);
+
+    CHECK(s->n_table == 0);
+    s->n_table = hit;
+    seq_release(s, b);
+    return need > have ? need - have : 0;
 }
 
 /* Chunks of the prompt that end in block k: advances chunk_next past them. */
@@ -103,7 +139,7 @@ static void bind_hits(struct seq *s, struct blocks *b, uint32_t hit)
 
 bool seq_take_prompt(struct seq *s, struct blocks *b, uint32_t spare)
 {
-    uint32_t need = (s->n_tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+    uint32_t need = seq_blocks(s->n_tokens);
     uint32_t hit;
 
     CHECK(s->n_table == 0 && s->computed == 0);

@@ -1,38 +1,129 @@
-/* chat.c - the template families and their one shape: <|im_start|>role\ncontent<|im_end|>\n.
- *
- * Content is borrowed, never copied, and never parsed. No Jinja: a template is recognised whole. */
+/* chat.c - the table of template families: names, template texts by digest, renderers, tool
+ * formats. No Jinja: a template is recognised whole or not at all. */
 #include "worker/model/chat.h"
 
-#define MESSAGE_SEGMENTS 7 /* start, role, \n, call separator, end, \n and one to spare */
-#define CALL_SEGMENTS 5    /* name ( arguments ) \n */
-#define EXTRA_SEGMENTS 16  /* default system message and generation prompt */
+#include "base/hash.h"
+#include "worker/model/chat_shape.h"
 
-/* Text before the first turn is `system` when the first message is not a system message. */
-struct family {
-    const char *name;
-    const char *system; /* NULL: none is inserted */
-    const char *template_text;
+/* Calls of Qwen 2.5 (after Hermes), Llama 3.1 and Mistral. */
+static const struct chat_tool_format qwen25_tools = {
+    .start = {"<tool_call>", 11},
+    .end = {"</tool_call>", 12},
+    .name_key = {"name", 4},
+    .arguments_key = {"arguments", 9},
+};
+static const struct chat_tool_format llama31_tools = {
+    .calls_max = 1,
+    .name_key = {"name", 4},
+    .arguments_key = {"parameters", 10},
+    .end_token = {"<|eom_id|>", 10},
+};
+static const struct chat_tool_format mistral_tools = {
+    .start = {"[TOOL_CALLS]", 12},
+    .array = true,
+    .name_key = {"name", 4},
+    .arguments_key = {"arguments", 9},
+    .id_chars = CHAT_MISTRAL_ID_CHARS,
 };
 
-#define CHATML_LOOP                                                                                \
-    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"       \
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-#define CHATML_DEFAULT(text)                                                                       \
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"         \
-    "{{ '<|im_start|>system\n" text "<|im_end|>\n' }}{% endif %}" CHATML_LOOP
-
-#define SMOLLM2_SYSTEM "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-#define QWEN2_SYSTEM "You are a helpful assistant."
+struct family {
+    const char *name;
+    const char *end_token;
+    chat_renderer *render;
+    const struct chat_tool_format *tools; /* NULL: none */
+    struct chat_shape shape;
+};
 
 static const struct family families[] = {
-    [CHAT_SMOLLM2] = {"smollm2", SMOLLM2_SYSTEM, CHATML_DEFAULT(SMOLLM2_SYSTEM)},
-    [CHAT_CHATML] = {"chatml", NULL, "{% for message in messages %}" CHATML_LOOP},
-    [CHAT_QWEN2] = {"qwen2", QWEN2_SYSTEM, CHATML_DEFAULT(QWEN2_SYSTEM)},
+    [CHAT_SMOLLM2] = {"smollm2",
+                      "<|im_end|>",
+                      chat_render_chatml,
+                      NULL,
+                      {.system = "You are a helpful AI assistant named SmolLM, trained by Hugging "
+                                 "Face"}},
+    [CHAT_CHATML] = {"chatml", "<|im_end|>", chat_render_chatml, NULL, {0}},
+    [CHAT_QWEN2] = {"qwen2",
+                    "<|im_end|>",
+                    chat_render_chatml,
+                    NULL,
+                    {.system = "You are a helpful assistant."}},
+    [CHAT_QWEN25] = {"qwen2.5",
+                     "<|im_end|>",
+                     chat_render_qwen25,
+                     &qwen25_tools,
+                     {.system = "You are Qwen, created by Alibaba Cloud. You are a helpful "
+                                "assistant."}},
+    [CHAT_LLAMA3] = {"llama3", "<|eot_id|>", chat_render_llama3, NULL, {0}},
+    [CHAT_LLAMA31] = {"llama3.1", "<|eot_id|>", chat_render_llama31, &llama31_tools, {0}},
+    [CHAT_MISTRAL_V01] = {"mistral-v0.1",
+                          "</s>",
+                          chat_render_mistral_plain,
+                          NULL,
+                          {.lead = "",
+                           .space = " ",
+                           .inst_end = " ",
+                           .assistant = "",
+                           .turn_end = " ",
+                           .no_system = true}},
+    [CHAT_MISTRAL_V02] = {"mistral-v0.2",
+                          "</s>",
+                          chat_render_mistral_plain,
+                          NULL,
+                          {.lead = "",
+                           .space = " ",
+                           .inst_end = " ",
+                           .assistant = "",
+                           .turn_end = "",
+                           .no_system = true}},
+    [CHAT_MISTRAL_V1] =
+        {"mistral-v1",
+         "</s>",
+         chat_render_mistral_plain,
+         NULL,
+         {.lead = " ", .space = " ", .inst_end = " ", .assistant = " ", .turn_end = ""}},
+    [CHAT_MISTRAL_V3] = {"mistral-v3",
+                         "</s>",
+                         chat_render_mistral_tools,
+                         &mistral_tools,
+                         {.lead = "",
+                          .space = " ",
+                          .inst_end = "",
+                          .assistant = " ",
+                          .turn_end = "",
+                          .trim_assistant = true}},
+    [CHAT_MISTRAL_NEMO] =
+        {"mistral-nemo",
+         "</s>",
+         chat_render_mistral_tools,
+         &mistral_tools,
+         {.lead = "", .space = "", .inst_end = "", .assistant = "", .turn_end = ""}},
+    [CHAT_MISTRAL_V7] =
+        {"mistral-v7",
+         "</s>",
+         chat_render_mistral_v7,
+         NULL,
+         {.lead = "", .space = " ", .inst_end = "", .assistant = " ", .turn_end = ""}},
+};
+
+/* SHA-256 of template texts, without a newline at the end. Where a text has '\n' in quotes, files
+ * hold it as a newline or as the two characters; both are listed. Made by
+ * tests/golden/make_chat_families.py, which has the texts. */
+static const struct {
+    const char *sha256;
+    enum chat_family family;
+} known[] = {
+#include "worker/model/chat_known.inc"
 };
 
 const char *chat_family_name(enum chat_family f)
 {
     return f == CHAT_NONE ? "none" : families[f].name;
+}
+
+const char *chat_family_names(void)
+{
+    return "smollm2, chatml, qwen2, qwen2.5, llama3, llama3.1, mistral-v0.1, mistral-v0.2, "
+           "mistral-v1, mistral-v3, mistral-nemo, mistral-v7";
 }
 
 bool chat_family_named(struct str name, enum chat_family *out)
@@ -48,9 +139,17 @@ bool chat_family_named(struct str name, enum chat_family *out)
 
 enum chat_family chat_family_of_template(struct str template_text)
 {
-    for (size_t i = CHAT_SMOLLM2; i < ARRAY_LEN(families); i++) {
-        if (str_eq(template_text, str_c(families[i].template_text))) {
-            return (enum chat_family)i;
+    uint8_t digest[SHA256_BYTES];
+    char hex[2 * SHA256_BYTES + 1];
+
+    if (str_ends(template_text, STR("\n"))) {
+        template_text.n--;
+    }
+    hash_sha256(template_text.p, template_text.n, digest);
+    str_hex(digest, sizeof(digest), hex);
+    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+        if (strcmp(known[i].sha256, hex) == 0) {
+            return known[i].family;
         }
     }
     return CHAT_NONE;
@@ -59,124 +158,41 @@ enum chat_family chat_family_of_template(struct str template_text)
 struct str chat_end_token(enum chat_family f)
 {
     CHECK(f != CHAT_NONE);
-    return STR("<|im_end|>");
+    return str_c(families[f].end_token);
 }
 
-static void put(struct chat_rendering *r, enum chat_segment_kind kind, struct str text,
-                uint32_t message)
+const struct chat_tool_format *chat_tool_format(enum chat_family f)
 {
-    if (text.n > 0) {
-        r->segments[r->count++] =
-            (struct chat_segment){.kind = kind, .text = text, .message = message};
+    CHECK(f != CHAT_NONE);
+    return families[f].tools;
+}
+
+bool chat_render_tools(enum chat_family f, struct arena *a, const struct json *messages,
+                       const struct json *tools, struct chat_rendering *out, struct err *e)
+{
+    struct chat_writer w = {.arena = a};
+    struct chat_conversation c;
+
+    CHECK(f != CHAT_NONE);
+    memset(out, 0, sizeof(*out));
+    if (!chat_read(a, messages, tools, &c, e)) {
+        return false;
     }
-}
-
-static void put_start(struct chat_rendering *r, struct str role, uint32_t message)
-{
-    put(r, CHAT_SPECIAL, STR("<|im_start|>"), message);
-    put(r, CHAT_CONTENT, role, message);
-    put(r, CHAT_MARKUP, STR("\n"), message);
-}
-
-static void put_end(struct chat_rendering *r, uint32_t message)
-{
-    put(r, CHAT_SPECIAL, STR("<|im_end|>"), message);
-    put(r, CHAT_MARKUP, STR("\n"), message);
-}
-
-static struct str text_of(const struct json *v)
-{
-    return v != NULL && v->type == JSON_STRING ? v->text : STR("");
-}
-
-static struct str role_of(const struct json *message)
-{
-    struct str role = text_of(json_get(message, STR("role")));
-
-    return str_eq(role, STR("developer")) ? STR("system") : role;
-}
-
-static void put_call(struct chat_rendering *r, const struct json *function, uint32_t message)
-{
-    put(r, CHAT_CONTENT, text_of(json_get(function, STR("name"))), message);
-    put(r, CHAT_MARKUP, STR("("), message);
-    put(r, CHAT_CONTENT, text_of(json_get(function, STR("arguments"))), message);
-    put(r, CHAT_MARKUP, STR(")"), message);
-}
-
-/* The calls of an assistant's turn, after its text: a line each. */
-static void put_calls(struct chat_rendering *r, const struct json *m, uint32_t message)
-{
-    const struct json *calls = json_get(m, STR("tool_calls"));
-    const struct json *legacy = json_get(m, STR("function_call"));
-    bool after_text = r->segments[r->count - 1].kind == CHAT_CONTENT;
-
-    for (const struct json *c = json_is_absent(calls) ? NULL : calls->child; c != NULL;
-         c = c->next) {
-        put(r, CHAT_MARKUP, after_text ? STR("\n") : STR(""), message);
-        put_call(r, json_get(c, STR("function")), message);
-        after_text = true;
+    if (c.tools != NULL && families[f].tools == NULL) {
+        return err_set(e, ERR_UNSUPPORTED, "the model's chat template (%s) defines no tools",
+                       families[f].name);
     }
-    if (!json_is_absent(legacy)) {
-        put(r, CHAT_MARKUP, after_text ? STR("\n") : STR(""), message);
-        put_call(r, legacy, message);
+    out->stable_messages = c.count;
+    if (!families[f].render(&families[f].shape, &c, &w, &out->stable_messages, e)) {
+        return false;
     }
-}
-
-static void put_content(struct chat_rendering *r, const struct json *content, uint32_t message)
-{
-    if (json_is_absent(content)) {
-        return;
-    }
-    if (content->type == JSON_STRING) {
-        put(r, CHAT_CONTENT, content->text, message);
-        return;
-    }
-    for (const struct json *part = content->child; part != NULL; part = part->next) {
-        put(r, CHAT_CONTENT,
-            part->type == JSON_STRING ? part->text : text_of(json_get(part, STR("text"))), message);
-    }
-}
-
-static size_t segments_at_most(const struct json *messages)
-{
-    size_t n = EXTRA_SEGMENTS;
-
-    for (const struct json *m = messages->child; m != NULL; m = m->next) {
-        const struct json *content = json_get(m, STR("content"));
-        const struct json *calls = json_get(m, STR("tool_calls"));
-
-        n += MESSAGE_SEGMENTS + CALL_SEGMENTS + (content != NULL ? content->count : 0);
-        n += CALL_SEGMENTS * (size_t)(calls != NULL ? calls->count : 0);
-    }
-    return n;
+    out->segments = w.segments;
+    out->count = w.count;
+    return !w.failed || err_set(e, ERR_LIMIT, "the conversation has too many parts");
 }
 
 bool chat_render(enum chat_family f, struct arena *a, const struct json *messages,
                  struct chat_rendering *out, struct err *e)
 {
-    uint32_t index = 0;
-
-    CHECK(f != CHAT_NONE);
-    memset(out, 0, sizeof(*out));
-    out->segments = arena_array(a, segments_at_most(messages), sizeof(*out->segments));
-    if (out->segments == NULL) {
-        return err_set(e, ERR_LIMIT, "the conversation has too many parts");
-    }
-    if (families[f].system != NULL && messages->child != NULL &&
-        !str_eq(role_of(messages->child), STR("system"))) {
-        put_start(out, STR("system"), 0);
-        put(out, CHAT_MARKUP, str_c(families[f].system), 0);
-        put_end(out, 0);
-    }
-    for (const struct json *m = messages->child; m != NULL; m = m->next, index++) {
-        put_start(out, role_of(m), index);
-        put_content(out, json_get(m, STR("content")), index);
-        put_calls(out, m, index);
-        put_end(out, index);
-    }
-    put_start(out, STR("assistant"), UINT32_MAX);
-    /* No family here re-renders an earlier turn when the conversation grows. */
-    out->stable_messages = index;
-    return true;
+    return chat_render_tools(f, a, messages, NULL, out, e);
 }

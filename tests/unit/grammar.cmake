@@ -1,0 +1,17 @@
+tg_unit(test_grammar LIBS tg_engine Threads::Threads SOURCES unit/grammar_world.c)
+tg_unit(test_grammar_regex LIBS tg_engine SOURCES unit/grammar_world.c)
+tg_unit(test_grammar_limits LIBS tg_engine SOURCES unit/grammar_world.c)
+# For tests/e2e/test_grammar.py: the grammar beside jsonschema and llguidance.
+add_executable(grammar_probe ${CMAKE_SOURCE_DIR}/tests/golden/grammar_probe.c)
+target_link_libraries(grammar_probe PRIVATE tg_engine)
+add_executable(bench_grammar EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/tests/bench/bench_grammar.c)
+target_link_libraries(bench_grammar PRIVATE tg_engine)
+if(TOLLGATE_FUZZ)
+  add_executable(fuzz_grammar ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_grammar.c)
+  target_compile_options(fuzz_grammar PRIVATE -fsanitize=fuzzer)
+  target_link_options(fuzz_grammar PRIVATE -fsanitize=fuzzer)
+  target_link_libraries(fuzz_grammar PRIVATE tg_engine)
+  add_test(NAME fuzz_grammar COMMAND fuzz_grammar -runs=0
+    ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/grammar)
+  set_tests_properties(fuzz_grammar PROPERTIES LABELS fuzz)
+endif()

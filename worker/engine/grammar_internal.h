@@ -1,0 +1,194 @@
+/* grammar_internal.h - the automaton as it runs, and the vocabulary's tries.
+ *
+ * Private to worker/engine/grammar*.c.
+ *
+ * A node reads bytes along its edges; ranges of one node never overlap, so one stack moves in one
+ * way, but for an edge into a fork, which stands for several nodes. An edge may push: the value
+ * that begins with this byte runs in a frame of its own with a counter of its own, and goes back to
+ * `ret`. A final node may also end its value: the frame is popped and the same byte is tried there.
+ * Ranges of a final node and of what may follow it never overlap either (JSON sees to that).
+ *
+ * Entering a node: op INC adds one to the counter; then one guard must fit, if there are any; then
+ * op SET. Guards look ahead: a node is entered only if its value can be ended from there, so that
+ * no answer runs into a wall. */
+#ifndef WORKER_ENGINE_GRAMMAR_INTERNAL_H
+#define WORKER_ENGINE_GRAMMAR_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "worker/engine/grammar.h"
+
+#define GRAMMAR_NO_FRAME UINT16_MAX
+#define GRAMMAR_INF UINT32_MAX
+/* Frames of a value at the depth bound: its containers and one scalar. */
+#define GRAMMAR_LEVELS_MAX (GRAMMAR_DEPTH_MAX + 1)
+
+enum grammar_op { GRAMMAR_OP_NONE = 0, GRAMMAR_OP_INC, GRAMMAR_OP_SET };
+
+struct grammar_edge {
+    uint32_t target, ret; /* ret 0: no push */
+    uint8_t lo, hi;
+    bool space; /* stays at the node; only the white space counter moves */
+};
+
+/* Fits when min <= counter <= max and `need` more frames fit under the bound. */
+struct grammar_guard {
+    uint32_t min, max;
+    uint32_t need;
+};
+
+struct grammar_node {
+    uint32_t edges;  /* first in g->edges; of a fork: the targets of these edges */
+    uint32_t guards; /* first in g->guards */
+    uint32_t n_guards;
+    uint32_t set;       /* OP_SET */
+    uint32_t final_min; /* final only with a counter of at least this */
+    uint32_t span;      /* what the counter means here: index into g->spans */
+    uint32_t plain_to;  /* node after any plain character (vocabulary slices); 0: not so */
+    uint32_t word_to;   /* as plain_to, for [0-9A-Za-z_] */
+    uint64_t loop;      /* classes of characters that lead back here */
+    uint16_t n_edges;
+    uint8_t op;
+    bool guarded; /* without guards: never entered */
+    bool fork, final;
+    bool has_token; /* g->tokens has an edge from here */
+};
+
+/* Thresholds of one counter; counters that no token can tell apart share a mask. Span 0: exact. */
+struct grammar_span {
+    uint32_t low_least, low_most; /* least and greatest lower bound above 0; 0: none */
+    uint32_t high_least;          /* least upper bound; INF: none */
+};
+
+struct grammar_token_edge {
+    uint32_t node;
+    int32_t token;
+    uint32_t target;
+};
+
+struct grammar_cache;
+
+struct grammar {
+    atomic_uint refs;
+    const struct grammar_vocab *vocab; /* borrowed */
+    struct grammar_node *nodes;        /* owned; [n_nodes]; 0 is none, 1 the start */
+    struct grammar_edge *edges;        /* owned */
+    struct grammar_guard *guards;      /* owned */
+    struct grammar_span *spans;        /* owned */
+    struct grammar_token_edge *tokens; /* owned; few */
+    uint32_t n_nodes, n_edges, n_guards, n_spans, n_tokens;
+    uint32_t need_max;           /* greatest finite need of a guard */
+    struct grammar_cache *cache; /* owned */
+};
+
+#define GRAMMAR_START 1u
+
+/* ---- stacks moving (grammar_automaton.c) ---- */
+
+/* Frames in use while stacks move: those of a state first, then what was pushed since. */
+struct grammar_pool {
+    struct grammar_frame *frames;
+    uint32_t n, cap;
+};
+
+/* Moves every stack of in[0..n) over one byte into out[0..GRAMMAR_STACKS_MAX); returns how many.
+ * The pool must have room for n more frames. in and out do not overlap. */
+uint32_t grammar_step(const struct grammar *g, struct grammar_pool *pool,
+                      const struct grammar_stack *in, uint32_t n, uint8_t byte,
+                      struct grammar_stack *out);
+/* What entering t->node does; false: it may not be entered. */
+bool grammar_enter(const struct grammar *g, struct grammar_stack *t);
+/* The edge over a byte; NULL: none. */
+const struct grammar_edge *grammar_edge_find(const struct grammar *g, uint32_t node, uint8_t byte);
+/* Moves over a token that is named as such by the grammar. */
+uint32_t grammar_step_token(const struct grammar *g, struct grammar_pool *pool,
+                            const struct grammar_stack *in, uint32_t n, int32_t token,
+                            struct grammar_stack *out);
+/* Leaves a final node: pops one frame. false: it may not end here, or nothing is left to pop. */
+bool grammar_pop(const struct grammar *g, const struct grammar_pool *pool, struct grammar_stack *t);
+
+/* ---- vocabulary (grammar_vocab.c) ---- */
+
+/* Tokens by what they are made of, so that a state which allows a whole class need not walk it. */
+enum grammar_slice {
+    GRAMMAR_SLICE_WORD = 0, /* [0-9A-Za-z_]+ */
+    GRAMMAR_SLICE_PLAIN,    /* other whole characters without control characters, " or \ */
+    GRAMMAR_SLICE_REST,
+    GRAMMAR_SLICES
+};
+#define GRAMMAR_SLICE_CHARS_MAX 32 /* a longer token is in REST */
+
+/* Classes of bytes, a bit each, that say what may stand below a place of a trie and what keeps a
+ * node where it is: letters, digits, every other printable character by itself, and more. */
+#define GRAMMAR_CLASS_LOWER (1ull << 0)
+#define GRAMMAR_CLASS_UPPER (1ull << 1)
+#define GRAMMAR_CLASS_DIGIT (1ull << 2)
+#define GRAMMAR_CLASS_CONTROL (1ull << 3) /* 0x00 .. 0x1f */
+#define GRAMMAR_CLASS_DELETE (1ull << 4)
+#define GRAMMAR_CLASS_WIDE (1ull << 5)  /* whole characters of several bytes */
+#define GRAMMAR_CLASS_TORN (1ull << 63) /* bytes of characters that may be cut: never whole */
+#define GRAMMAR_CLASS_OTHERS 6          /* first bit of the others, in ASCII's order */
+
+static inline uint64_t grammar_class(uint8_t byte, uint64_t wide)
+{
+    static const char others[] = " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
+
+    if (byte >= 0x80) {
+        return wide;
+    }
+    if (byte < 0x20 || byte == 0x7f) {
+        return byte < 0x20 ? GRAMMAR_CLASS_CONTROL : GRAMMAR_CLASS_DELETE;
+    }
+    if ((byte | 0x20) >= 'a' && (byte | 0x20) <= 'z') {
+        return (byte & 0x20) != 0 ? GRAMMAR_CLASS_LOWER : GRAMMAR_CLASS_UPPER;
+    }
+    if (byte >= '0' && byte <= '9') {
+        return GRAMMAR_CLASS_DIGIT;
+    }
+    return 1ull << (GRAMMAR_CLASS_OTHERS + (strchr(others, byte) - others));
+}
+
+/* One node of a trie in preorder: its children follow, `end` is the first node that is not below.
+ * Its own tokens are order[first .. first of the next node), those at or below it
+ * order[first .. first of `end`). */
+struct grammar_trie_node {
+    uint64_t below; /* classes of the bytes below it */
+    uint32_t end, first;
+    uint8_t byte;
+    uint8_t depth; /* bytes on the path less one: 0 at the top */
+};
+
+struct grammar_trie {
+    struct grammar_trie_node *nodes; /* owned; [n + 1], the last one ends all */
+    int32_t *order;                  /* owned; token ids */
+    uint32_t n;
+    uint32_t chars_max; /* no token here has more characters */
+};
+
+struct grammar_vocab {
+    uint32_t count, words;
+    uint32_t *begin; /* owned; [count + 1] offsets into bytes */
+    char *bytes;     /* owned */
+    int32_t eos[GRAMMAR_EOS_MAX];
+    uint32_t n_eos;
+    uint32_t token_bytes_max;          /* longest token */
+    uint32_t closers_max, openers_max; /* most of } and ], of { and [ in one token */
+    struct grammar_trie tries[GRAMMAR_SLICES];
+    /* [CHARS_MAX + 1][words] of WORD and of PLAIN: tokens of at most that many characters */
+    uint32_t *masks[2];
+};
+
+static inline struct str grammar_vocab_bytes(const struct grammar_vocab *v, int32_t id)
+{
+    return str_of(v->bytes + v->begin[id], v->begin[id + 1] - v->begin[id]);
+}
+
+bool grammar_vocab_is_eos(const struct grammar_vocab *v, int32_t id);
+
+/* ---- mask cache (grammar_mask.c) ---- */
+
+struct grammar_cache *grammar_cache_new(void);
+void grammar_cache_free(struct grammar_cache *c);
+
+#endif
