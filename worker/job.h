@@ -25,7 +25,8 @@
 #define JOB_ARENA_BYTES_MAX ((size_t)512 << 20)
 #define JOB_WAITERS_MAX 4 /* POST /abort answers that wait for one END */
 #define JOB_ID_BYTES 40
-#define JOB_CHOICES_MAX 16 /* "n": each is a sequence of the engine */
+#define JOB_STOP_IDS_MAX 16 /* stop_token_ids of a request */
+#define JOB_CHOICES_MAX 16  /* "n": each is a sequence of the engine */
 /* Of a body beside its prompt: tools, schemas, metadata. What is larger than this and the longest
  * prompt in its longest spelling is refused before it is parsed. */
 #define JOB_BODY_SLACK_BYTES (2u << 20)
@@ -137,7 +138,7 @@ struct job {
     struct grammar *grammar;       /* retained; NULL: free text */
     struct engine_request request; /* what all choices share */
     struct prompt prompt;
-    int32_t stop_ids[2];
+    int32_t stop_ids[2 + JOB_STOP_IDS_MAX];
     /* the answer */
     char id[JOB_ID_BYTES];
     uint64_t created_s;
@@ -246,7 +247,8 @@ MUST_USE bool job_bool(const struct job *j, const char *name, bool *out, struct 
 MUST_USE bool format_parse(struct job *j, struct api_error *x);
 /* serve_prompt.c: prompt, limits, and the engine request. */
 MUST_USE bool prompt_build(struct job *j, struct api_error *x);
-MUST_USE bool prompt_ids_of_chat(struct job *j, struct api_error *x);
+/* ids_max: of a longer prompt not all ids are computed (j->prompt.cut). */
+MUST_USE bool prompt_ids_of_chat(struct job *j, uint32_t ids_max, struct api_error *x);
 /* Text so long that no tokenization of it could fit is not tokenized. */
 MUST_USE bool prompt_bytes_fit(const struct job *j, uint64_t bytes, struct api_error *x);
 MUST_USE bool prompt_story(const struct err *e, const char *param, struct api_error *x);

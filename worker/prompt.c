@@ -6,6 +6,12 @@
  *   tokens   end of each as an offset in flat; settled[i] = tokens up to the last boundary <= i */
 #include "worker/prompt.h"
 
+/* Text is tokenized a piece at a time, so that the work ends soon after ids_max tokens. */
+#define PIECE_BYTES (16u << 10)
+/* More than a pre-token and the search for a control token (256 bytes) look beyond the white space
+ * that follows them. */
+#define PIECE_MARGIN 512
+
 struct layout {
     const struct tokenizer *tokenizer;
     struct buf run;    /* plain text since the last special token */
@@ -16,6 +22,8 @@ struct layout {
     uint32_t n, cap;
     struct token *scratch; /* [scratch_cap] */
     uint32_t scratch_cap;
+    uint32_t ids_max;
+    bool cut; /* more than ids_max tokens: what is left of the text is not looked at */
     struct err *e;
 };
 
@@ -27,10 +35,12 @@ void prompt_fini(struct prompt *p)
     memset(p, 0, sizeof(*p));
 }
 
-static void layout_init(struct layout *l, const struct tokenizer *t, struct err *e)
+static void layout_init(struct layout *l, const struct tokenizer *t, uint32_t ids_max,
+                        struct err *e)
 {
     memset(l, 0, sizeof(*l));
     l->tokenizer = t;
+    l->ids_max = ids_max;
     l->e = e;
     buf_init(&l->run, PROMPT_BYTES_MAX);
 }
@@ -88,10 +98,10 @@ static void add_token(struct layout *l, int32_t id, uint64_t end, bool boundary)
     l->n++;
 }
 
-static bool encode(struct layout *l, struct str text, enum tokenizer_special special)
+/* text into l->scratch: count of tokens, -1 with a story. */
+static int64_t encode_piece(struct layout *l, struct str text, enum tokenizer_special special)
 {
     uint32_t need = (uint32_t)text.n + 1;
-    uint64_t start = l->flat - text.n;
     int64_t n;
 
     if (need > l->scratch_cap) {
@@ -99,20 +109,87 @@ static bool encode(struct layout *l, struct str text, enum tokenizer_special spe
         l->scratch_cap = 0;
         l->scratch = mem_try(need, sizeof(*l->scratch));
         if (l->scratch == NULL) {
-            return no_memory(l->e);
+            no_memory(l->e);
+            return -1;
         }
         l->scratch_cap = need;
     }
     n = tokenizer_encode(l->tokenizer, text, special, l->scratch, l->scratch_cap);
     if (n < 0) {
-        return no_memory(l->e);
+        no_memory(l->e);
     }
-    if (!reserve(l, (size_t)n)) {
-        return false;
+    return n;
+}
+
+/* The first `bytes` of text, or a little less: whole characters. */
+static struct str cut_piece(struct str text, size_t bytes)
+{
+    if (bytes >= text.n) {
+        return text;
     }
-    for (int64_t i = 0; i < n; i++) {
-        add_token(l, l->scratch[i].id, start + l->scratch[i].end, l->scratch[i].boundary);
+    while (bytes > 1 && ((uint8_t)text.p[bytes] & 0xC0) == 0x80) {
+        bytes--;
     }
+    return str_of(text.p, bytes);
+}
+
+/* Whether a character that begins at p is surely no white space. */
+static bool is_dark(const char *p)
+{
+    uint8_t c = (uint8_t)p[0];
+
+    if (c < 0x80) {
+        return c > ' ' && c < 0x7F;
+    }
+    return c == 0xE3 ? (uint8_t)p[1] != 0x80 : c >= 0xC3 && c != 0xE1 && c != 0xE2;
+}
+
+/* How many of the n tokens of a piece stay the same whatever follows it. A pre-token depends on
+ * nothing before it, and on nothing after it but the rest of a run of white space and a few bytes
+ * more: so all up to a boundary that a visible character follows, well before the piece's end. */
+static int64_t settled_tokens(const struct layout *l, struct str piece, int64_t n)
+{
+    size_t dark = piece.n > PIECE_MARGIN ? piece.n - PIECE_MARGIN : 0;
+
+    while (dark > 0 && !is_dark(piece.p + dark)) {
+        dark--;
+    }
+    while (n > 0 && (!l->scratch[n - 1].boundary || l->scratch[n - 1].end > dark)) {
+        n--;
+    }
+    return n;
+}
+
+/* The tokens are those of the text as a whole. A piece in which nothing is settled (one word) is
+ * taken again with more of the text. */
+static bool encode(struct layout *l, struct str text, enum tokenizer_special special)
+{
+    uint64_t start = l->flat - text.n;
+    size_t bytes = PIECE_BYTES;
+
+    while (text.n > 0 && l->n <= l->ids_max) {
+        struct str piece = cut_piece(text, bytes);
+        int64_t n = encode_piece(l, piece, special);
+        size_t used = piece.n;
+
+        if (n < 0) {
+            return false;
+        }
+        if (piece.n < text.n) {
+            n = settled_tokens(l, piece, n);
+            used = n > 0 ? l->scratch[n - 1].end : 0;
+        }
+        if (!reserve(l, (size_t)n)) {
+            return false;
+        }
+        for (int64_t i = 0; i < n; i++) {
+            add_token(l, l->scratch[i].id, start + l->scratch[i].end, l->scratch[i].boundary);
+        }
+        bytes = used > 0 ? PIECE_BYTES : bytes * 4;
+        start += used;
+        text = str_of(text.p + used, text.n - used);
+    }
+    l->cut = l->cut || text.n > 0;
     return true;
 }
 
@@ -255,22 +332,46 @@ static bool chat_chunks(struct prompt *p, const struct layout *l, struct arena *
     return true;
 }
 
+/* The ids move out of the layout. */
+static void take_ids(struct prompt *p, struct layout *l)
+{
+    p->ids = l->ids;
+    p->n_ids = l->n;
+    p->cut = l->cut;
+    l->ids = NULL;
+}
+
+static bool lay_segments(struct layout *l, const struct chat_rendering *r, uint64_t *segment_flat)
+{
+    for (uint32_t i = 0; i < r->count; i++) {
+        if (l->n > l->ids_max) {
+            l->cut = true;
+            return true;
+        }
+        segment_flat[i] = l->flat;
+        if (!add_segment(l, &r->segments[i])) {
+            return false;
+        }
+    }
+    return end_run(l);
+}
+
 bool prompt_chat(struct prompt *p, const struct tokenizer *t, enum chat_family f, struct arena *a,
                  const struct json *root, const struct prefix_key *key, struct err *e)
 {
-    return prompt_chat_tools(p, t, f, a, root, NULL, key, e);
+    return prompt_chat_tools(p, t, f, a, root, NULL, key, UINT32_MAX, e);
 }
 
 bool prompt_chat_tools(struct prompt *p, const struct tokenizer *t, enum chat_family f,
                        struct arena *a, const struct json *root, const struct json *tools,
-                       const struct prefix_key *key, struct err *e)
+                       const struct prefix_key *key, uint32_t ids_max, struct err *e)
 {
     struct chat_rendering r;
     uint64_t *segment_flat;
     struct layout l;
     bool ok = false;
 
-    layout_init(&l, t, e);
+    layout_init(&l, t, ids_max, e);
     memset(p, 0, sizeof(*p));
     if (!chat_render_tools(f, a, json_get(root, STR("messages")), tools, &r, e)) {
         goto out;
@@ -280,16 +381,9 @@ bool prompt_chat_tools(struct prompt *p, const struct tokenizer *t, enum chat_fa
         no_memory(e);
         goto out;
     }
-    for (uint32_t i = 0; i < r.count; i++) {
-        segment_flat[i] = l.flat;
-        if (!add_segment(&l, &r.segments[i])) {
-            goto out;
-        }
-    }
-    ok = end_run(&l) && (key == NULL || chat_chunks(p, &l, a, root, &r, segment_flat, *key, e));
-    p->ids = l.ids;
-    p->n_ids = l.n;
-    l.ids = NULL;
+    ok = lay_segments(&l, &r, segment_flat) &&
+         (key == NULL || l.cut || chat_chunks(p, &l, a, root, &r, segment_flat, *key, e));
+    take_ids(p, &l);
 out:
     layout_fini(&l);
     if (!ok) {
@@ -299,13 +393,13 @@ out:
 }
 
 bool prompt_text(struct prompt *p, const struct tokenizer *t, struct arena *a, struct str text,
-                 int32_t bos, const struct prefix_key *key, struct err *e)
+                 int32_t bos, const struct prefix_key *key, uint32_t ids_max, struct err *e)
 {
     struct layout l;
     struct prefix x;
     bool ok = false;
 
-    layout_init(&l, t, e);
+    layout_init(&l, t, ids_max, e);
     memset(p, 0, sizeof(*p));
     if (text.n > PROMPT_BYTES_MAX) {
         err_set(e, ERR_LIMIT, "the prompt is longer than %u bytes", PROMPT_BYTES_MAX);
@@ -322,16 +416,14 @@ bool prompt_text(struct prompt *p, const struct tokenizer *t, struct arena *a, s
         goto out;
     }
     ok = true;
-    if (key != NULL) {
+    if (key != NULL && !l.cut) {
         ok = prefix_completion(a, *key, text, &x) || no_memory(e);
         ok = ok && chunks_alloc(p, x.count, e);
         for (uint32_t i = 0; ok && i < x.count && x.spans > 0; i++) {
             bind_chunk(p, &l, x.seq[i], chunk_end_in_flat(&x, 0, 0, x.end[i]));
         }
     }
-    p->ids = l.ids;
-    p->n_ids = l.n;
-    l.ids = NULL;
+    take_ids(p, &l);
 out:
     layout_fini(&l);
     if (!ok) {

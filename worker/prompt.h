@@ -20,6 +20,7 @@ struct prompt {
     uint64_t *chunks;      /* owned; [n_chunks] chain hashes, in order */
     uint32_t *chunk_token; /* owned; [n_chunks] index into ids, never decreasing */
     uint32_t n_ids, n_chunks;
+    bool cut; /* more than ids_max: the text is longer than its ids, and there are no chunks */
 };
 
 void prompt_fini(struct prompt *p); /* all zero is fine */
@@ -28,13 +29,15 @@ void prompt_fini(struct prompt *p); /* all zero is fine */
 MUST_USE bool prompt_chat(struct prompt *p, const struct tokenizer *t, enum chat_family f,
                           struct arena *a, const struct json *root, const struct prefix_key *key,
                           struct err *e);
-/* The same with tools in the prompt: a checked array, or NULL. */
+/* The same with tools in the prompt: a checked array, or NULL. Of a prompt of more than ids_max
+ * tokens no more than that and a piece are computed: n_ids is more than ids_max, and p->cut says
+ * that it may be less than all. */
 MUST_USE bool prompt_chat_tools(struct prompt *p, const struct tokenizer *t, enum chat_family f,
                                 struct arena *a, const struct json *root, const struct json *tools,
-                                const struct prefix_key *key, struct err *e);
+                                const struct prefix_key *key, uint32_t ids_max, struct err *e);
 /* text is parsed for special tokens; bos -1: none is put before it. */
 MUST_USE bool prompt_text(struct prompt *p, const struct tokenizer *t, struct arena *a,
                           struct str text, int32_t bos, const struct prefix_key *key,
-                          struct err *e);
+                          uint32_t ids_max, struct err *e);
 
 #endif

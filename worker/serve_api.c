@@ -43,10 +43,21 @@ void api_send_error(struct serve *s, struct http_stream *st, const struct api_er
     api_send_json(s, st, x->status, buf_view(&s->out));
 }
 
+/* What is answered holds nothing of its request, however slowly the answer is read. */
+static void forget_body(struct job *j)
+{
+    j->serve->body_bytes -= j->body.len;
+    buf_fini(&j->body);
+    arena_fini(&j->arena);
+    j->root = NULL;
+    j->tools = NULL;
+}
+
 /* A refusal of a job that the engine does not have. */
 static void refuse_job(struct job *j, const struct api_error *x)
 {
     api_send_error(j->serve, j->stream, x);
+    forget_body(j);
     job_set_state(j, JOB_DONE);
 }
 
@@ -254,7 +265,9 @@ static bool take_places(struct job *j, struct api_error *x)
         return api_refuse(x, 503, NULL, NULL, "There is no memory for this request now.");
     }
     if (!uuid_is_zero(j->event) && receipts_add(s->receipts, j->event) == NULL) {
-        return api_refuse(x, 409, NULL, "x-tollgate-event", "This event was sent before.");
+        return receipts_find(s->receipts, j->event) != NULL
+                   ? api_refuse(x, 409, NULL, "x-tollgate-event", "This event was sent before.")
+                   : api_refuse(x, 503, NULL, NULL, "There is no memory for this request now.");
     }
     for (uint32_t i = 0; i < j->n; i++) {
         while (s->by_ticket[place] != NULL) {
@@ -343,9 +356,26 @@ static bool parse_body(struct job *j, struct api_error *x)
            api_refuse(x, 400, "invalid_json", NULL, "The body must be a JSON object.");
 }
 
+/* Looked at before what is dear: a schema to compile, a prompt to tokenize. */
+static bool has_room(const struct job *j, struct api_error *x)
+{
+    struct serve *s = j->serve;
+    int64_t n = 1;
+
+    if (!json_i64(json_get(j->root, STR("n")), &n) || n < 1) {
+        n = 1; /* what is wrong with it is told later */
+    }
+    if (n > s->live_max || s->live + (uint64_t)n <= s->live_max) {
+        return true;
+    }
+    s->metrics.refused++;
+    return api_refuse(x, 503, "server_is_overloaded", NULL,
+                      "All %u places for requests are taken. Try again in a moment.", s->live_max);
+}
+
 static bool begin_answer(struct job *j, struct api_error *x)
 {
-    if (!params_parse(j, x) || !prompt_build(j, x) || !drop_body(j, x)) {
+    if (!has_room(j, x) || !params_parse(j, x) || !prompt_build(j, x) || !drop_body(j, x)) {
         return false;
     }
     name_answer(j);
@@ -365,6 +395,7 @@ void api_body_end(struct job *j)
         refuse_job(j, &x);
     } else if (j->kind == JOB_TOKENIZE || j->kind == JOB_DETOKENIZE) {
         if (text_answer(j, &x)) {
+            forget_body(j);
             job_set_state(j, JOB_DONE);
         } else {
             refuse_job(j, &x);

@@ -354,6 +354,34 @@ static bool parse_n(struct job *j, struct api_error *x)
     return best == n || api_unsupported(x, "best_of", "other than 'n' is not supported");
 }
 
+/* stop_token_ids, as vLLM has them: they end the answer, and show in it unless they are control
+ * tokens. */
+static bool parse_stop_ids(struct job *j, struct api_error *x)
+{
+    const struct json *list = job_field(j, "stop_token_ids");
+
+    if (list == NULL) {
+        return true;
+    }
+    if (list->type != JSON_ARRAY || list->count > JOB_STOP_IDS_MAX) {
+        return api_refuse(x, 400, NULL, "stop_token_ids",
+                          "'stop_token_ids' must be a list of at most %d token ids.",
+                          JOB_STOP_IDS_MAX);
+    }
+    for (const struct json *v = list->child; v != NULL; v = v->next) {
+        int64_t id;
+
+        if (!json_i64(v, &id) || id < 0 || id >= (int64_t)j->serve->model->vocab) {
+            return api_refuse(x, 400, NULL, "stop_token_ids",
+                              "'stop_token_ids' must be token ids from 0 to %u.",
+                              j->serve->model->vocab - 1);
+        }
+        j->stop_ids[j->request.n_stop_ids++] = (int32_t)id;
+    }
+    j->request.stop_ids = j->stop_ids;
+    return true;
+}
+
 /* min_tokens beyond what the answer may have cannot be kept. */
 static bool parse_min_tokens(struct job *j, struct api_error *x)
 {
@@ -392,8 +420,8 @@ bool params_parse(struct job *j, struct api_error *x)
     bool speculate = true;
 
     if (!params_model(j, x) || !parse_stream(j, x) || !parse_max_tokens(j, x) || !parse_n(j, x) ||
-        !parse_sampling(j, x) || !parse_min_tokens(j, x) || !parse_bias(j, x) ||
-        !parse_stop(j, x) || !job_bool(j, "speculate", &speculate, x)) {
+        !parse_sampling(j, x) || !parse_stop_ids(j, x) || !parse_min_tokens(j, x) ||
+        !parse_bias(j, x) || !parse_stop(j, x) || !job_bool(j, "speculate", &speculate, x)) {
         return false;
     }
     j->request.no_speculation = !speculate;

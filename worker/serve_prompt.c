@@ -65,7 +65,7 @@ bool prompt_story(const struct err *e, const char *param, struct api_error *x)
     }
 }
 
-bool prompt_ids_of_chat(struct job *j, struct api_error *x)
+bool prompt_ids_of_chat(struct job *j, uint32_t ids_max, struct api_error *x)
 {
     const struct json *messages = json_get(j->root, STR("messages"));
     struct serve *s = j->serve;
@@ -87,7 +87,7 @@ bool prompt_ids_of_chat(struct job *j, struct api_error *x)
     }
     return prompt_bytes_fit(j, bytes, x) &&
            (prompt_chat_tools(&j->prompt, s->model->tokenizer, s->plan.family, &j->arena, j->root,
-                              j->tools, j->has_key ? &j->key : NULL, &e) ||
+                              j->tools, j->has_key ? &j->key : NULL, ids_max, &e) ||
             prompt_story(&e, "messages", x));
 }
 
@@ -173,23 +173,23 @@ static bool build_completion(struct job *j, struct api_error *x)
         return false;
     }
     return prompt_text(&j->prompt, m->tokenizer, &j->arena, v->text, m->add_bos ? m->bos : -1,
-                       j->has_key ? &j->key : NULL, &e) ||
+                       j->has_key ? &j->key : NULL, j->serve->plan.max_model_len, &e) ||
            prompt_story(&e, "prompt", x);
 }
 
 bool prompt_build(struct job *j, struct api_error *x)
 {
     struct engine_request *r = &j->request;
-    uint32_t room;
+    uint32_t most = j->serve->plan.max_model_len, room;
 
-    if (!(j->kind == JOB_CHAT ? prompt_ids_of_chat(j, x) : build_completion(j, x))) {
+    if (!(j->kind == JOB_CHAT ? prompt_ids_of_chat(j, most, x) : build_completion(j, x))) {
         return false;
     }
-    if (j->prompt.n_ids >= j->serve->plan.max_model_len) {
-        return too_long(j, j->prompt.n_ids, false, x);
+    if (j->prompt.n_ids >= most) {
+        return too_long(j, j->prompt.n_ids, j->prompt.cut, x);
     }
     set_stop_ids(j);
-    room = j->serve->plan.max_model_len - j->prompt.n_ids;
+    room = most - j->prompt.n_ids;
     r->ids = j->prompt.ids;
     r->n_ids = j->prompt.n_ids;
     r->max_tokens = j->max_tokens == 0 || j->max_tokens > room ? room : j->max_tokens;

@@ -250,6 +250,7 @@ static void end_whole(struct job *j)
     struct buf *out = &j->serve->out;
     struct json_writer w;
     char seed[SEED_TEXT_MAX];
+    bool failed = false;
 
     buf_reset(out);
     jw_init(&w, out);
@@ -257,12 +258,13 @@ static void end_whole(struct job *j)
     jw_key(&w, STR("choices"));
     jw_array(&w);
     for (uint32_t i = 0; i < j->n; i++) {
+        failed = failed || j->choice[i].text.failed; /* its calls with it */
         write_whole(&w, &j->choice[i]);
     }
     jw_end_array(&w);
     write_usage(&w, j);
     jw_end_object(&w);
-    if (out->failed) {
+    if (out->failed || failed) {
         cut(j);
         return;
     }
@@ -334,7 +336,7 @@ static bool take_text(struct choice *c, struct str bytes, bool last)
     }
     c->shown_bytes += shown.len;
     over = tools_feed(c, buf_view(&shown)) || over;
-    c->text.failed = c->text.failed || shown.failed || c->tool.held.failed;
+    c->text.failed = c->text.failed || shown.failed;
     buf_fini(&shown);
     return over;
 }

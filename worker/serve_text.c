@@ -1,6 +1,35 @@
 /* serve_text.c - POST /tokenize and /detokenize, in vLLM's shapes. */
 #include "worker/job.h"
 
+/* What /tokenize counts at most: it is done on the loop, and streams wait for it. */
+#define TOKENIZE_CONTEXTS_MAX 16      /* in times the longest context */
+#define TOKENIZE_IDS_MAX (1u << 20)   /* and in tokens, where a context is not longer */
+#define TOKENIZE_BYTES_MAX (4u << 20) /* of the prompt's text, or of the messages' JSON */
+
+static uint32_t ids_most(const struct serve *s)
+{
+    uint64_t context = s->plan.max_model_len;
+    uint64_t most = u64_min(context * TOKENIZE_CONTEXTS_MAX, TOKENIZE_IDS_MAX);
+
+    return (uint32_t)u64_max(most, context);
+}
+
+static bool bytes_fit(const struct json *v, const char *param, struct api_error *x)
+{
+    return v->text.n <= TOKENIZE_BYTES_MAX ||
+           api_refuse(x, 400, NULL, param, "'%s' has %zu bytes, more than the %u that are counted.",
+                      param, v->text.n, TOKENIZE_BYTES_MAX);
+}
+
+static bool ids_fit(const struct job *j, const char *param, struct api_error *x)
+{
+    return j->prompt.n_ids <= ids_most(j->serve) ||
+           api_refuse(x, 400, NULL, param,
+                      "'%s' has at least %u tokens, more than the %u that are "
+                      "counted.",
+                      param, j->prompt.n_ids, ids_most(j->serve));
+}
+
 static void send_tokens(struct job *j, bool strings)
 {
     struct serve *s = j->serve;
@@ -35,7 +64,7 @@ static void send_tokens(struct job *j, bool strings)
  * context could hold is refused all the same, for it would hold up the loop. */
 static bool text_ids(struct job *j, struct api_error *x)
 {
-    const struct json *prompt = job_field(j, "prompt");
+    const struct json *prompt = job_field(j, "prompt"), *messages = job_field(j, "messages");
     const struct model *m = j->serve->model;
     bool special = true;
     struct err e = {0};
@@ -43,21 +72,23 @@ static bool text_ids(struct job *j, struct api_error *x)
     if (!job_bool(j, "add_special_tokens", &special, x)) {
         return false;
     }
-    if (prompt == NULL && job_field(j, "messages") != NULL) {
+    if (prompt == NULL && messages != NULL) {
         j->kind = JOB_CHAT;
         j->tools = j->serve->shape.format != NULL ? job_field(j, "tools") : NULL;
         if (j->tools != NULL && j->tools->type != JSON_ARRAY) {
             return api_bad(x, "tools", "must be an array");
         }
-        return params_messages(j, x) && prompt_ids_of_chat(j, x);
+        return bytes_fit(messages, "messages", x) && params_messages(j, x) &&
+               prompt_ids_of_chat(j, ids_most(j->serve), x) && ids_fit(j, "messages", x);
     }
     if (prompt == NULL || prompt->type != JSON_STRING) {
         return api_bad(x, "prompt", "must be a text, or there must be 'messages'");
     }
-    return prompt_bytes_fit(j, prompt->text.n, x) &&
+    return bytes_fit(prompt, "prompt", x) && prompt_bytes_fit(j, prompt->text.n, x) &&
            (prompt_text(&j->prompt, m->tokenizer, &j->arena, prompt->text,
-                        special && m->add_bos ? m->bos : -1, NULL, &e) ||
-            prompt_story(&e, "prompt", x));
+                        special && m->add_bos ? m->bos : -1, NULL, ids_most(j->serve), &e) ||
+            prompt_story(&e, "prompt", x)) &&
+           ids_fit(j, "prompt", x);
 }
 
 static bool tokenize(struct job *j, struct api_error *x)

@@ -12,6 +12,7 @@
 #define CALLS_MAX 128     /* of one answer; what comes after is content */
 #define CALL_OVERHEAD 256 /* bytes of JSON around one call's name and arguments */
 #define ESCAPE_MAX 6      /* bytes of JSON for one byte of text */
+#define SPACE_MAX 256     /* bytes of white space around a call that are held; more is content */
 static const struct json_limits value_limits = {.depth_max = 64, .values_max = 100000};
 
 void tools_init(struct choice *c, size_t text_max)
@@ -156,13 +157,15 @@ static void tell_text(struct choice *c, size_t n)
     buf_consume(&c->tool.held, n);
 }
 
-/* All that is held becomes content; more calls may follow. */
+/* What was scanned becomes content; a call may begin right after it. true: go on. */
 static bool give_up(struct choice *c)
 {
-    tell_text(c, c->tool.held.len);
+    bool whole = shape_of(c)->format->start.n == 0; /* the turn is no call, so all is content */
+
+    tell_text(c, whole ? c->tool.held.len : c->tool.at);
     forget_scan(&c->tool);
-    c->tool.step = shape_of(c)->format->start.n == 0 ? TOOL_PLAIN : TOOL_TEXT;
-    return false;
+    c->tool.step = whole ? TOOL_PLAIN : TOOL_TEXT;
+    return true;
 }
 
 /* Length of the longest end of s that begins `what` without being it. */
@@ -181,28 +184,33 @@ static bool step_text(struct choice *c)
 {
     struct tool_text *t = &c->tool;
     struct str start = shape_of(c)->format->start, s = buf_view(&t->held);
-    size_t first = past_space(s, 0), at, keep;
+    size_t first = past_space(s, 0), at, keep, least;
 
     if (start.n == 0) {
-        if (first == s.n) {
+        if (first == s.n && first <= SPACE_MAX) {
             return false;
         }
-        t->step = s.p[first] == '{' && t->calls == 0 ? TOOL_VALUE : TOOL_PLAIN;
+        t->step =
+            first <= SPACE_MAX && s.p[first] == '{' && t->calls == 0 ? TOOL_VALUE : TOOL_PLAIN;
         t->at = t->step == TOOL_VALUE ? first : 0;
         return true;
     }
     at = str_find(s, start);
     keep = at != SIZE_MAX ? at : s.n - begun(s, start);
-    while (keep > 0 && is_space(s.p[keep - 1])) {
+    least = keep > SPACE_MAX ? keep - SPACE_MAX : 0;
+    while (keep > least && is_space(s.p[keep - 1])) {
         keep--;
     }
     tell_text(c, keep);
-    if (at == SIZE_MAX || t->calls >= CALLS_MAX) {
-        return at != SIZE_MAX && give_up(c);
+    if (at == SIZE_MAX) {
+        return false;
     }
     /* The white space before the marker stays in front of it, for the case that it is no call. */
-    t->step = TOOL_VALUE;
     t->at = at - keep + start.n;
+    if (t->calls >= CALLS_MAX) {
+        return give_up(c);
+    }
+    t->step = TOOL_VALUE;
     return true;
 }
 
@@ -279,6 +287,9 @@ static bool step_end(struct choice *c, bool final)
     struct str s = buf_view(&t->held), end = f->end, rest;
     size_t at = past_space(s, t->at), from = past_space(s, 0);
 
+    if (at - t->at > SPACE_MAX) {
+        return give_up(c);
+    }
     rest = str_of(s.p + at, s.n - at);
     if (f->start.n == 0) { /* the turn is a call as a whole or not at all */
         if (rest.n > 0) {
@@ -420,6 +431,12 @@ static void scan_forced(struct choice *c)
     }
 }
 
+/* Out of memory in any of the buffers fails the answer as it does in that of the content. */
+static void note_failure(struct choice *c)
+{
+    c->text.failed = c->text.failed || c->tool.held.failed || c->tool.told.failed;
+}
+
 bool tools_feed(struct choice *c, struct str text)
 {
     struct job *j = c->job;
@@ -431,10 +448,28 @@ bool tools_feed(struct choice *c, struct str text)
     buf_str(&c->tool.held, text);
     if (j->tool_mode == TOOLS_FORCED) {
         scan_forced(c);
+        note_failure(c);
         return false;
     }
     scan_auto(c, false);
+    note_failure(c);
     return j->one_call && c->tool.calls > 0;
+}
+
+/* A forced call that ended before its name was whole is no call: what there is of it is content,
+ * unless a call was told. */
+static void finish_forced(struct choice *c)
+{
+    struct tool_text *t = &c->tool;
+
+    if (t->calls > 0) {
+        return;
+    }
+    if (t->step == TOOL_NAME) { /* the literal before the name was taken off */
+        buf_str(&c->text, tool_shape_text(shape_of(c), TOOL_PART_BEGIN));
+        buf_str(&c->text, tool_shape_text(shape_of(c), TOOL_PART_BEFORE));
+    }
+    tell_text(c, t->held.len);
 }
 
 void tools_finish(struct choice *c)
@@ -447,8 +482,11 @@ void tools_finish(struct choice *c)
             !(c->job->one_call && t->calls > 0)) {
             tell_text(c, t->held.len);
         }
+    } else if (c->job->tool_mode == TOOLS_FORCED) {
+        finish_forced(c);
     }
     if (t->is_open) { /* cut inside its arguments */
         close_call(c);
     }
+    note_failure(c);
 }

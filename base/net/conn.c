@@ -498,10 +498,12 @@ static void conn_turn(struct env_task *t)
         conn_input(c, NULL, 0);
     }
     conn_say_drained(c);
+    /* First what waits, then what the room gained lets through: the other way round, a socket that
+     * took all of `out` would leave nothing to wait for while streams still have bytes. */
+    conn_write_out(c);
     if (c->state == CONN_OPEN && !c->abrupt) {
         c->protocol->flush(c);
     }
-    conn_write_out(c);
     if (c->ending != 0 && !c->abrupt) {
         conn_closing(c);
     }

@@ -285,6 +285,16 @@ def test_min_tokens_hold_back_the_end(plain):  # noqa: F811
     assert plain.ok(CHAT, plain.chat(max_tokens=20, logit_bias=bias, ignore_eos=True))["usage"]["completion_tokens"] == 20
 
 
+def test_stop_token_ids_end_the_answer(plain):  # noqa: F811
+    body = plain.chat(max_tokens=12, ignore_eos=True, temperature=1, seed=5, logprobs=True)
+    all_ids = plain.ok("/tokenize", {"prompt": plain.ok(CHAT, body)["choices"][0]["message"]["content"]})["tokens"]
+    got = plain.ok(CHAT, dict(body, stop_token_ids=all_ids[:16]))
+    assert got["choices"][0]["finish_reason"] == "stop" and got["usage"]["completion_tokens"] < 12
+    for bad in ([-1], [10 ** 6], "x", list(range(17))):
+        status, _, data = plain.call("POST", CHAT, dict(body, stop_token_ids=bad))
+        assert status == 400 and b"stop_token_ids" in data
+
+
 def test_a_drawn_seed_is_told_and_gives_the_answer_again(plain):  # noqa: F811
     body = plain.chat(max_tokens=16, temperature=1)
     status, headers, data = plain.post(CHAT, body)

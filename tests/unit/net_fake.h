@@ -16,6 +16,7 @@ struct env_sock {
     struct buf rx, tx;
     char *text;     /* of fake_text */
     size_t tx_room; /* how much more the socket takes; the peer that does not read */
+    bool tx_opens;  /* a refused write is the last: the peer reads right after it */
     bool taken;     /* accepted by the server */
     bool listener;
     bool peer_shut; /* the test closed its side */

@@ -528,7 +528,8 @@ static void content_and_roles_never_make_control_tokens(void **state)
     assert_int_equal(control_tokens(m, &p), 3); /* start, end, start */
     prompt_fini(&p);
     /* A completion's prompt is the operator of its own markup. */
-    assert_true(prompt_text(&p, m->tokenizer, &a, STR("<|im_start|>a<|im_end|>"), -1, NULL, &e));
+    assert_true(prompt_text(&p, m->tokenizer, &a, STR("<|im_start|>a<|im_end|>"), -1, NULL,
+                            UINT32_MAX, &e));
     assert_int_equal(control_tokens(m, &p), 2);
     prompt_fini(&p);
     arena_fini(&a);
@@ -645,7 +646,7 @@ static void chunks_follow_the_text_closely(void **state)
     for (int i = 0; i < 400; i++) {
         buf_c(&text, "abc de "); /* at most one byte a token here, none is merged across a space */
     }
-    assert_true(prompt_text(&p, m->tokenizer, &a, buf_view(&text), -1, &key, &e));
+    assert_true(prompt_text(&p, m->tokenizer, &a, buf_view(&text), -1, &key, UINT32_MAX, &e));
     assert_int_equal(p.n_chunks, (2 + text.len) / PREFIX_CHUNK_BYTES);
     for (uint32_t i = 0; i < p.n_chunks; i++) {
         size_t bytes = 0;
@@ -693,6 +694,131 @@ static void chunks_follow_the_arguments_of_a_tool_call(void **state)
     model_close(m);
 }
 
+/* Words, runs of white space, scripts and control tokens; some of them long. */
+static void mixed_text(uint32_t seed, size_t bytes, struct buf *out)
+{
+    static const char *const parts[] = {"the ",
+                                        "and",
+                                        " ",
+                                        "\n",
+                                        "\r\n\n",
+                                        "'ll",
+                                        "'l",
+                                        "12345",
+                                        "\t",
+                                        "  ",
+                                        "...",
+                                        "\xC3\xBC",
+                                        "\xE3\x80\x80",
+                                        "\xE3\x81\x82",
+                                        "?!\n",
+                                        "\xC2\xA0",
+                                        "\xE4\xBD\xA0",
+                                        "<|im_",
+                                        "<|im_start|>",
+                                        "<|endoftext|>",
+                                        "\xF0\x9F\x98\x80",
+                                        "A",
+                                        "_"};
+    uint32_t rng = seed;
+
+    buf_reset(out);
+    while (out->len < bytes) {
+        const char *part = parts[below(&rng, ARRAY_LEN(parts))];
+        uint32_t times = below(&rng, 400) == 0 ? 1 + below(&rng, 9000) : 1 + below(&rng, 3);
+
+        for (uint32_t i = 0; i < times && out->len < bytes; i++) {
+            buf_c(out, part);
+        }
+    }
+    CHECK(!out->failed);
+}
+
+static void check_pieces(const struct tokenizer *t, uint32_t seeds)
+{
+    struct token *want = mem_new((TEXT_MAX + 1) * sizeof(*want));
+    struct buf text;
+
+    buf_init(&text, TEXT_MAX);
+    for (uint32_t seed = 1; seed <= seeds; seed++) {
+        struct prompt p;
+        struct err e = {0};
+        int64_t n;
+
+        mixed_text(seed, 40000 + seed * 1000, &text);
+        n = tokenizer_encode(t, buf_view(&text), TOKENIZER_PARSE_SPECIAL, want, TEXT_MAX + 1);
+        assert_true(n > 0);
+        assert_true(prompt_text(&p, t, NULL, buf_view(&text), -1, NULL, UINT32_MAX, &e));
+        assert_int_equal(p.n_ids, n);
+        assert_false(p.cut);
+        for (uint32_t i = 0; i < p.n_ids; i++) {
+            assert_int_equal(p.ids[i], want[i].id);
+        }
+        prompt_fini(&p);
+    }
+    buf_fini(&text);
+    mem_free(want);
+}
+
+static void pieces_give_the_tokens_of_the_whole(void **state)
+{
+    static const char *const names[] = {"gpt-2", "llama-bpe", "qwen2", "deepseek-llm",
+                                        "deepseek-coder"};
+    struct model *m = tiny_model();
+
+    (void)state;
+    check_pieces(m->tokenizer, 60);
+    model_close(m);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        struct vocab v;
+        char path[512];
+
+        if (vocab_path(path, names[i], "")) {
+            vocab_open(&v, path);
+            check_pieces(v.t, 20);
+            vocab_close(&v);
+        }
+    }
+}
+
+static void a_prompt_that_is_too_long_is_not_computed_to_its_end(void **state)
+{
+    struct model *m = tiny_model();
+    struct prefix_key key = {.lo = 5, .hi = 6};
+    struct prompt p;
+    struct err e = {0};
+    struct arena a;
+    struct buf text;
+
+    (void)state;
+    arena_init(&a, 16 << 20);
+    buf_init(&text, TEXT_MAX);
+    buf_c(&text, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
+    for (int i = 0; i < 100000; i++) {
+        buf_c(&text, "xyz ");
+    }
+    buf_c(&text, "\"}]}");
+    buf_byte(&text, 0);
+    assert_true(prompt_text(&p, m->tokenizer, &a, buf_view(&text), -1, &key, 100, &e));
+    assert_in_range(p.n_ids, 101, 100 + (16 << 10));
+    assert_true(p.cut);
+    assert_int_equal(p.n_chunks, 0);
+    prompt_fini(&p);
+    assert_true(prompt_chat_tools(&p, m->tokenizer, CHAT_CHATML, &a, parse(&a, buf_view(&text).p),
+                                  NULL, &key, 100, &e));
+    assert_in_range(p.n_ids, 101, 100 + (16 << 10));
+    assert_true(p.cut);
+    assert_int_equal(p.n_chunks, 0);
+    prompt_fini(&p);
+    /* As many as are allowed are all there. */
+    assert_true(prompt_text(&p, m->tokenizer, &a, STR("xyz"), -1, &key, 3, &e));
+    assert_true(p.n_ids <= 3 && !p.cut);
+    prompt_fini(&p);
+    buf_fini(&text);
+    arena_fini(&a);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -711,6 +837,8 @@ int main(void)
         cmocka_unit_test(a_shared_chunk_means_shared_tokens),
         cmocka_unit_test(chunks_follow_the_text_closely),
         cmocka_unit_test(chunks_follow_the_arguments_of_a_tool_call),
+        cmocka_unit_test(pieces_give_the_tokens_of_the_whole),
+        cmocka_unit_test(a_prompt_that_is_too_long_is_not_computed_to_its_end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -539,6 +539,34 @@ static void who_is_not_started_in_time_expires(void **state)
     world_close(&w);
 }
 
+/* Its client hears an answer already: the others may take as long as they have to. */
+static void one_of_a_group_that_started_keeps_the_others_from_expiring(void **state)
+{
+    static struct world w;
+    struct engine_options o = options(9, 1, 64);
+
+    (void)state;
+    for (uint32_t n_ids = 10; n_ids <= 70; n_ids += 60) { /* without a block to share, and with */
+        world_begin(&w);
+        with_clock(&w, &o, 100, 1);
+        world_open(&w, o);
+        for (int i = 0; i < 3; i++) {
+            struct case_request *q = add(&w, n_ids, 60);
+
+            q->r.ignore_eos = true;
+            q->r.group = 5;
+            q->r.sample.choice = (uint32_t)i;
+            q->r.queue_deadline_us = w.now_us + 2000;
+            submit(&w, q);
+        }
+        run_dry(&w);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(w.q[i].finish, ENGINE_LENGTH);
+        }
+        world_close(&w);
+    }
+}
+
 static void group_of(struct world *w, uint32_t n, uint32_t n_ids)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -686,6 +714,7 @@ int main(void)
         cmocka_unit_test(the_oldest_prompt_gets_on_beside_urgent_ones),
         cmocka_unit_test(a_batch_request_makes_way_for_blocks_too),
         cmocka_unit_test(who_is_not_started_in_time_expires),
+        cmocka_unit_test(one_of_a_group_that_started_keeps_the_others_from_expiring),
         cmocka_unit_test(siblings_wait_for_the_first_and_hit_its_blocks),
         cmocka_unit_test(siblings_are_not_stranded_when_the_first_leaves),
         cmocka_unit_test(nothing_ends_an_answer_before_min_tokens),

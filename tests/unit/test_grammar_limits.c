@@ -196,6 +196,64 @@ static void at_most_32_alternatives_begin_alike(void **state)
     grammar_vocab_free(v);
 }
 
+/* Patterns that allow most text: each is walked over the vocabulary by itself. */
+static void at_most_6_dear_patterns_live_at_once(void **state)
+{
+    struct grammar_vocab *v = world_vocab();
+    struct grammar_state s;
+    struct grammar *g;
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, TEXT_MAX);
+    for (int kind = 0; kind < 4; kind++) {
+        static const char *const patterns[] = {"^([^@%c][^#%c]){20}$", "^[^%c%c]*$",
+                                               "^[%c%c]{2}-[0-9a-f]{8}$", "^[^@ ]+@%c%c[.]nu$"};
+        bool dear = kind < 2;
+
+        for (int more = 0; more < 2; more++) {
+            int n = (dear ? GRAMMAR_DEAR_MAX : GRAMMAR_STACKS_MAX - 6) + (dear ? more : 0);
+
+            buf_c(&b, "{\"properties\":{\"u\":{\"anyOf\":[");
+            for (int i = 0; i < n; i++) {
+                buf_c(&b, i > 0 ? ",{\"type\":\"string\",\"pattern\":\""
+                                : "{\"type\":\"string\",\"pattern\":\"");
+                for (const char *at = patterns[kind]; *at != '\0'; at++) {
+                    if (*at == '%') {
+                        buf_byte(&b, (uint8_t)('A' + i));
+                        at++;
+                    } else {
+                        buf_byte(&b, (uint8_t)*at);
+                    }
+                }
+                buf_c(&b, "\"}");
+            }
+            buf_c(&b, "]}}}");
+            dear &&more == 1 ? expect_limit(v, &b, "#/properties/u: more than 6 alternatives")
+                             : expect_taken(v, &b);
+        }
+    }
+    /* Twice four behind one key: the last two are dropped, and the mask says what is accepted. */
+    for (int i = 0; i < 8; i++) {
+        buf_printf(&b, "%s{\"type\":\"string\",\"pattern\":\"^([^@%c][^#%c]){9}$\"}%s",
+                   i == 0   ? "{\"anyOf\":[{\"properties\":{\"a\":{\"anyOf\":["
+                   : i == 4 ? "{\"required\":[\"a\"],\"properties\":{\"a\":{\"anyOf\":["
+                            : "",
+                   'A' + i, 'A' + i,
+                   i == 7   ? "]}},\"type\":\"object\"}]}"
+                   : i == 3 ? "]}},\"type\":\"object\"},"
+                            : ",");
+    }
+    g = world_schema(v, text_of(&b));
+    grammar_state_init(g, &s);
+    assert_true(grammar_accept_bytes(g, &s, STR("{\"a\":\"")));
+    assert_int_equal(s.n_stacks, GRAMMAR_DEAR_MAX);
+    world_check_masks(g, "{\"a\":\"xABCGHabcdefghijkl\",\"b\":1}");
+    grammar_release(g);
+    buf_fini(&b);
+    grammar_vocab_free(v);
+}
+
 /* Every level doubles the ways in which the text can be meant. */
 static void deeper_ambiguity_drops_alternatives_and_stays_valid(void **state)
 {
@@ -439,6 +497,7 @@ int main(void)
         cmocka_unit_test(work_is_bounded),
         cmocka_unit_test(a_value_has_at_most_256_alternatives),
         cmocka_unit_test(at_most_32_alternatives_begin_alike),
+        cmocka_unit_test(at_most_6_dear_patterns_live_at_once),
         cmocka_unit_test(deeper_ambiguity_drops_alternatives_and_stays_valid),
         cmocka_unit_test(one_value_is_bound_by_at_most_16_schemas),
         cmocka_unit_test(white_space_ends_after_40_bytes),

@@ -303,6 +303,26 @@ static void slow_reader_gets_drains_and_bounded_memory(void **state)
     world_free(w);
 }
 
+/* The peer reads between two writes of one turn: what the stream still has must not be forgotten.
+ */
+static void a_socket_that_opens_within_a_turn_gets_all(void **state)
+{
+    static char mib[1 << 20];
+    struct world *w = world_new(NULL, HTTP_H1);
+
+    (void)state;
+    fake_send_c(w->peer, "GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    fake_run(w->fake);
+    w->peer->tx_room = 0;
+    w->peer->tx_opens = true;
+    http_stream_respond(w->last, 200, NULL, 0, -1);
+    http_stream_write(w->last, mib, sizeof(mib));
+    http_stream_end(w->last);
+    fake_run(w->fake);
+    world_expect(w, "head GET /slow;close 1;");
+    world_free(w);
+}
+
 static void done_is_said_only_when_the_socket_has_all(void **state)
 {
     struct world *w = world_new(NULL, HTTP_H1);
@@ -565,6 +585,7 @@ int main(void)
         cmocka_unit_test(client_that_leaves_closes_the_stream),
         cmocka_unit_test(abort_closes_without_the_last_chunk),
         cmocka_unit_test(slow_reader_gets_drains_and_bounded_memory),
+        cmocka_unit_test(a_socket_that_opens_within_a_turn_gets_all),
         cmocka_unit_test(done_is_said_only_when_the_socket_has_all),
         cmocka_unit_test(peer_that_reads_nothing_is_closed),
         cmocka_unit_test(timers_end_the_silent),

@@ -158,6 +158,13 @@ static void calls_of_qwen_are_read_and_the_rest_is_content(void **state)
         {"<tool_call>{\"name\": \"f\"} what</tool_call>",
          "<tool_call>{\"name\": \"f\"} what</tool_call>", ""},
         {"trailing space \n", "trailing space \n", ""},
+        /* what is no call does not take the next one with it */
+        {"<tool_call>{\"name\": \"f\"}<tool_call>{\"name\": \"g\"}</tool_call>",
+         "<tool_call>{\"name\": \"f\"}", "g({});"},
+        {"<tool_call><tool_call>{\"name\": \"g\"}</tool_call>", "<tool_call>", "g({});"},
+        {"<tool_call>{\"nome\": 1}</tool_call>\n<tool_call>{\"name\": \"g\"}</tool_call> x",
+         "<tool_call>{\"nome\": 1}</tool_call> x", "g({});"},
+        {"<tool_call>{}<tool_call>{}<tool_call>", "<tool_call>{}<tool_call>{}<tool_call>", ""},
     };
     static struct world w;
 
@@ -225,6 +232,107 @@ static void one_call_ends_the_answer_where_many_are_not_wanted(void **state)
     world_close(&w);
 }
 
+/* `before`, n spaces, `after`. */
+static struct str spaced(struct buf *b, const char *before, size_t n, const char *after)
+{
+    buf_reset(b);
+    buf_c(b, before);
+    for (size_t i = 0; i < n; i++) {
+        buf_c(b, " ");
+    }
+    buf_c(b, after);
+    return buf_view(b);
+}
+
+static bool begins_with_calls(const struct read *r, const char *calls, size_t content)
+{
+    return strcmp(r->calls, calls) == 0 && strlen(r->content) == content;
+}
+
+static void much_white_space_is_content(void **state)
+{
+    static struct world w;
+    static struct read r;
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, TEXT_MAX);
+    world_open(&w, CHAT_QWEN25, TOOLS_AUTO);
+    for (size_t step = 1; step <= 1001; step += 100) {
+        feed(&w, spaced(&b, "a", 1000, "<tool_call>{\"name\": \"f\"}</tool_call>"), step, &r);
+        assert_true(begins_with_calls(&r, "f({});", 1 + 1000 - 256));
+        feed(&w, spaced(&b, "<tool_call>{\"name\": \"f\"}", 256, "</tool_call>"), step, &r);
+        assert_true(begins_with_calls(&r, "f({});", 0));
+        feed(&w, spaced(&b, "<tool_call>{\"name\": \"f\"}", 257, "</tool_call>"), step, &r);
+        assert_true(begins_with_calls(&r, "", b.len));
+        feed(&w, spaced(&b, "a", 1000, ""), step, &r);
+        assert_true(begins_with_calls(&r, "", b.len));
+    }
+    world_close(&w);
+    world_open(&w, CHAT_LLAMA31, TOOLS_AUTO);
+    for (size_t step = 1; step <= 1001; step += 100) {
+        feed(&w, spaced(&b, "", 256, "{\"name\": \"f\"}"), step, &r);
+        assert_true(begins_with_calls(&r, "f({});", 0));
+        feed(&w, spaced(&b, "", 257, "{\"name\": \"f\"}"), step, &r);
+        assert_true(begins_with_calls(&r, "", b.len));
+        feed(&w, spaced(&b, "{\"name\": \"f\"}", 256, ""), step, &r);
+        assert_true(begins_with_calls(&r, "f({});", 0));
+        feed(&w, spaced(&b, "{\"name\": \"f\"}", 257, ""), step, &r);
+        assert_true(begins_with_calls(&r, "", b.len));
+    }
+    world_close(&w);
+    buf_fini(&b);
+}
+
+/* So that a token costs the same however many came before it. */
+static void little_white_space_is_held(void **state)
+{
+    static const char *const begins[] = {"a", "<tool_call>{\"name\": \"f\"}"};
+    static struct world w;
+    struct choice *c = &w.choice;
+
+    (void)state;
+    world_open(&w, CHAT_QWEN25, TOOLS_AUTO);
+    for (size_t i = 0; i < ARRAY_LEN(begins); i++) {
+        memset(c, 0, sizeof(*c));
+        c->job = &w.job;
+        buf_init(&c->text, TEXT_MAX);
+        tools_init(c, TEXT_MAX);
+        (void)tools_feed(c, str_c(begins[i]));
+        for (int k = 0; k < 5000; k++) {
+            (void)tools_feed(c, STR("\n "));
+            assert_in_range(c->tool.held.len, 0, 256 + 32);
+        }
+        buf_fini(&c->text);
+        tools_fini(c);
+    }
+    world_close(&w);
+}
+
+static void calls_without_memory_fail_the_answer(void **state)
+{
+    static struct world w;
+    struct choice *c = &w.choice;
+
+    (void)state;
+    world_open(&w, CHAT_QWEN25, TOOLS_AUTO);
+    for (size_t room = 0; room <= 200; room += 40) {
+        memset(c, 0, sizeof(*c));
+        c->job = &w.job;
+        buf_init(&c->text, TEXT_MAX);
+        tools_init(c, TEXT_MAX);
+        buf_fini(&c->tool.told);
+        buf_init(&c->tool.told, room);
+        (void)tools_feed(c, STR("<tool_call>{\"name\": \"f\"}")); /* told when it is finished */
+        assert_false(c->text.failed);
+        tools_finish(c);
+        assert_int_equal(c->text.failed, room < 90); /* a call is some 100 bytes */
+        buf_fini(&c->text);
+        tools_fini(c);
+    }
+    world_close(&w);
+}
+
 /* What the grammar lets through, in each family's literals. */
 static void forced_text(const struct world *w, struct buf *out)
 {
@@ -241,6 +349,14 @@ static void forced_text(const struct world *w, struct buf *out)
         buf_str(out, tool_shape_text(s, TOOL_PART_AFTER));
     }
     buf_str(out, tool_shape_text(s, TOOL_PART_END));
+}
+
+static size_t first_call_bytes(const struct world *w)
+{
+    const struct tool_shape *s = &w->serve.shape;
+
+    return tool_shape_text(s, TOOL_PART_BEGIN).n + tool_shape_text(s, TOOL_PART_BEFORE).n +
+           strlen("f_1") + tool_shape_text(s, TOOL_PART_BETWEEN).n;
 }
 
 static void forced_calls_are_told_as_they_come(void **state)
@@ -260,10 +376,14 @@ static void forced_calls_are_told_as_they_come(void **state)
             assert_string_equal(r.content, "");
             assert_string_equal(r.calls, "f_1({ \"a\": \"}\\\"{\",\n\"b\": [{}] });g.h({});");
         }
-        /* Cut anywhere: what is there is a list of calls all the same. */
+        /* Cut anywhere: what is there is a list of calls all the same; before there is one it is
+         * content, as it stands. */
         for (size_t n = 0; n < text.len; n++) {
-            feed(&w, str_of(buf_view(&text).p, n), 5, &r);
-            assert_string_equal(r.content, "");
+            struct str cut = str_of(buf_view(&text).p, n);
+
+            feed(&w, cut, 5, &r);
+            assert_true(str_eq(str_c(r.content), r.n > 0 ? STR("") : cut));
+            assert_int_equal(r.n > 0, n >= first_call_bytes(&w));
         }
         world_close(&w);
     }
@@ -277,6 +397,9 @@ int main(void)
         cmocka_unit_test(a_turn_of_llama_is_a_call_as_a_whole_or_not_at_all),
         cmocka_unit_test(a_list_of_mistral_is_many_calls),
         cmocka_unit_test(one_call_ends_the_answer_where_many_are_not_wanted),
+        cmocka_unit_test(much_white_space_is_content),
+        cmocka_unit_test(little_white_space_is_held),
+        cmocka_unit_test(calls_without_memory_fail_the_answer),
         cmocka_unit_test(forced_calls_are_told_as_they_come),
     };
 

@@ -21,6 +21,7 @@ static void emit_started(void *ctx, struct seq *s)
         return; /* back from a preemption: told before */
     }
     s->started = true;
+    sched_group_begun(&t->g->sched, s->request->group);
     s->cached_tokens = s->computed;
     t->g->totals.cached_tokens += s->cached_tokens;
     ev.prompt_tokens = s->n_prompt;

@@ -28,6 +28,10 @@
 /* Stacks that live at once: alternatives which look alike so far. More that begin alike are refused
  * at compile; deeper ambiguity drops the later ones, so that less is allowed but never too much. */
 #define GRAMMAR_STACKS_MAX 32
+/* Of these, strings whose pattern lets most text through yet loops nowhere: each of them has to be
+ * walked over most of the vocabulary, some 2.5 ms a mask at 152k tokens. Bounded in the same way.
+ */
+#define GRAMMAR_DEAR_MAX 6
 #define GRAMMAR_FRAMES_MAX 512      /* of all stacks of one state, shared where they are equal */
 #define GRAMMAR_SPACE_MAX 40        /* white space bytes in a row between two tokens of JSON */
 #define GRAMMAR_DIGITS_MAX 64       /* of a number, before and after the point: no overflow */

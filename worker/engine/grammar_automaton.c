@@ -75,6 +75,8 @@ static bool stack_equal(const struct grammar_stack *a, const struct grammar_stac
 static void arrive(const struct grammar *g, struct grammar_pool *pool, struct grammar_stack t,
                    uint32_t node, struct grammar_stack *out, uint32_t *n)
 {
+    uint32_t dear = 0;
+
     t.node = node;
     if (!grammar_enter(g, &t)) {
         return;
@@ -89,8 +91,10 @@ static void arrive(const struct grammar *g, struct grammar_pool *pool, struct gr
         if (stack_equal(&out[i], &t)) {
             return;
         }
+        dear += g->nodes[out[i].node].dear;
     }
-    if (*n < GRAMMAR_STACKS_MAX) {
+    /* Stacks enter strings at the same byte, so they meet here whatever brought them. */
+    if (*n < GRAMMAR_STACKS_MAX && (!g->nodes[t.node].dear || dear < GRAMMAR_DEAR_MAX)) {
         out[(*n)++] = t;
     }
 }

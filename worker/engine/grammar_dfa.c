@@ -409,6 +409,7 @@ struct placing {
     uint32_t *node;    /* [n_states]; 0: not reached */
     uint32_t span, close;
     enum char_mode mode;
+    bool dear; /* as in struct grammar_node */
 };
 
 static bool placing_span(struct builder *b, struct placing *p)
@@ -445,6 +446,7 @@ static uint32_t placing_node(struct builder *b, const struct placing *p, uint32_
         return 0;
     }
     b->nodes[node].n.span = p->span;
+    b->nodes[node].n.dear = p->dear;
     if (p->mode == CHARS_RAW && p->d->accept[s]) {
         b->nodes[node].n.final = true;
         b->nodes[node].n.final_min = p->counted ? p->min : 0;
@@ -545,6 +547,58 @@ static bool placing_run(struct builder *b, struct placing *p, uint32_t *start)
     return true;
 }
 
+#define DEAR_STATES 4u   /* fewer end a walk soon */
+#define DEAR_LETTERS 13u /* of one case: half of the alphabet */
+#define DEAR_WIDE 1000u  /* characters past ASCII */
+
+/* Letters of one case that may come: to other states, and back to this one. */
+struct dear_letters {
+    uint32_t away, back;
+};
+
+/* A walk is cut short only where the whole case leads back. */
+static uint32_t letters_dear(const struct dear_letters *l)
+{
+    if (l->away + l->back < DEAR_LETTERS || l->back == 26) {
+        return 0;
+    }
+    return l->back > 0 ? DEAR_STATES : 1; /* back in part: as good as any number of states */
+}
+
+/* How many states at which no walk ends or is cut short this one stands for. */
+static uint32_t state_dear(const struct dfa *d, uint32_t s)
+{
+    struct dear_letters upper = {0}, lower = {0};
+    uint32_t wide = 0, n;
+
+    for (uint32_t i = 0; i < d->n_ranges; i++) {
+        uint32_t c = d->range_class[i], lo = d->range_lo[i];
+        uint32_t end = i + 1 < d->n_ranges ? d->range_lo[i + 1] : CODE_POINT_MAX + 1;
+        uint32_t to = c < d->n_classes ? d->next[(size_t)s * d->n_classes + c] : DFA_DEAD;
+
+        for (; to != DFA_DEAD && lo < end && lo < 0x80; lo++) {
+            if ((lo >= 'A' && lo <= 'Z') || (lo >= 'a' && lo <= 'z')) {
+                struct dear_letters *l = lo <= 'Z' ? &upper : &lower;
+
+                *(to == s ? &l->back : &l->away) += 1;
+            }
+        }
+        wide += to != DFA_DEAD && to != s ? end - lo : 0;
+    }
+    n = (uint32_t)u64_max(letters_dear(&upper), letters_dear(&lower));
+    return n > 0 ? n : wide >= DEAR_WIDE;
+}
+
+static bool dfa_dear(const struct dfa *d)
+{
+    uint32_t n = 0;
+
+    for (uint32_t s = 0; s < d->n_states && n < DEAR_STATES; s++) {
+        n += state_dear(d, s);
+    }
+    return n >= DEAR_STATES;
+}
+
 bool dfa_nodes(struct builder *b, struct dfa *d, uint32_t min, uint32_t max, enum char_mode mode,
                uint32_t *start)
 {
@@ -582,5 +636,6 @@ bool dfa_nodes(struct builder *b, struct dfa *d, uint32_t min, uint32_t max, enu
             return b->err->code == ERR_NONE;
         }
     }
+    p.dear = mode == CHARS_JSON && dfa_dear(d);
     return placing_run(b, &p, start);
 }

@@ -53,6 +53,7 @@ struct grammar_node {
     bool guarded; /* without guards: never entered */
     bool fork, final;
     bool has_token; /* g->tokens has an edge from here */
+    bool dear;      /* in a string that counts for GRAMMAR_DEAR_MAX */
 };
 
 /* Thresholds of one counter; counters that no token can tell apart share a mask. Span 0: exact. */

@@ -23,7 +23,7 @@ struct cache_entry {
 };
 
 /* The moves of one node that a walk meets again and again, by byte. */
-#define ROWS 64u      /* power of two; 64 KB a grammar that walks long */
+#define ROWS 1024u    /* power of two; 1 MB a grammar that walks long */
 #define ROW_VISITS 6u /* then a row is made */
 #define ROW_DEAD 0u   /* no way on */
 #define ROW_SLOW                                                                                   \

@@ -446,6 +446,28 @@ struct targets {
     uint32_t n;
 };
 
+/* There is room for one more target. */
+static bool targets_room(struct builder *b, uint32_t value, const struct targets *t,
+                         uint32_t target)
+{
+    const struct conjunction *c = &b->values[value].bound;
+    const struct json *place = c->n > 0 ? c->schema[0] : NULL;
+    uint32_t dear = b->nodes[target].n.dear;
+
+    for (uint32_t i = 0; i < t->n; i++) {
+        dear += b->nodes[t->at[i]].n.dear;
+    }
+    if (b->nodes[target].n.dear && dear > GRAMMAR_DEAR_MAX) {
+        return schema_err(b, ERR_LIMIT, place,
+                          "more than %d alternatives are strings with patterns that allow most "
+                          "text",
+                          GRAMMAR_DEAR_MAX);
+    }
+    return t->n < GRAMMAR_STACKS_MAX ||
+           schema_err(b, ERR_LIMIT, place, "more than %d alternatives begin alike",
+                      GRAMMAR_STACKS_MAX);
+}
+
 static bool targets_of(struct builder *b, uint32_t value, uint32_t list, uint32_t byte,
                        struct targets *t)
 {
@@ -462,11 +484,8 @@ static bool targets_of(struct builder *b, uint32_t value, uint32_t list, uint32_
         if (i < t->n) {
             continue;
         }
-        if (t->n == GRAMMAR_STACKS_MAX) {
-            const struct conjunction *c = &b->values[value].bound;
-
-            return schema_err(b, ERR_LIMIT, c->n > 0 ? c->schema[0] : NULL,
-                              "more than %d alternatives begin alike", GRAMMAR_STACKS_MAX);
+        if (!targets_room(b, value, t, b->edges[e].target)) {
+            return false;
         }
         memmove(&t->at[1], &t->at[0], t->n * sizeof(t->at[0])); /* the list is newest first */
         t->at[0] = b->edges[e].target;

@@ -45,8 +45,8 @@ static double keyed_uniform(uint64_t seed, uint32_t choice, uint64_t position)
 
 #define ARGMAX_LANES 16
 
-/* The largest, NaN aside; -infinity when there is none. Lanes, so that it is done by vectors: a plain
- * scan of 49,000 logits costs a sixteenth of a small model's step. */
+/* The largest, NaN aside; -infinity when there is none. Lanes, so that it is done by vectors: a
+ * plain scan of 49,000 logits costs a sixteenth of a small model's step. */
 static float max_of(const float *logits, uint32_t vocab)
 {
     float lane[ARGMAX_LANES], max = -INFINITY;

@@ -75,6 +75,18 @@ static void join_group(struct sched *c, struct seq *s)
     c->group_last = s;
 }
 
+void sched_group_begun(struct sched *c, uint64_t group)
+{
+    for (int rank = ENGINE_INTERACTIVE; group != 0 && rank < SCHED_RANKS; rank++) {
+        LIST_EACH(it, &c->waiting[rank])
+        {
+            struct seq *s = seq_of(it);
+
+            s->begun = s->begun || s->request->group == group;
+        }
+    }
+}
+
 void sched_prompt_computed(struct seq *s)
 {
     LIST_EACH(it, &s->siblings)
@@ -154,6 +166,27 @@ static void age(struct sched *c, struct seq *s)
     insert_in_order(&c->waiting[s->rank], s);
 }
 
+/* One that came after the first of its group had begun. */
+static bool group_runs(const struct sched *c, uint64_t group)
+{
+    LIST_EACH(it, &c->running)
+    {
+        if (group != 0 && seq_of(it)->request->group == group) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_overdue(const struct sched *c, const struct seq *s)
+{
+    uint64_t due = s->request->queue_deadline_us;
+
+    /* Of a group whose first has begun the others go on: its client hears an answer. */
+    return due != 0 && due <= c->now_us && !s->started && !s->held && !s->begun &&
+           !group_runs(c, s->request->group);
+}
+
 void sched_tick(struct sched *c, uint64_t now_us, void (*expired)(void *ctx, struct seq *s),
                 void *ctx)
 {
@@ -168,8 +201,7 @@ void sched_tick(struct sched *c, uint64_t now_us, void (*expired)(void *ctx, str
             struct seq *s = seq_of(it);
             uint64_t due;
 
-            if (!s->started && s->request->queue_deadline_us != 0 &&
-                s->request->queue_deadline_us <= now_us) {
+            if (is_overdue(c, s)) {
                 expired(ctx, s);
                 continue;
             }

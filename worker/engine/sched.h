@@ -53,6 +53,8 @@ bool sched_has_prefill(const struct sched *c);
 /* Ends it with chunks of at most `rows` rows; admitted: for each that begins to run. */
 void sched_plan_prefill(struct sched *c, uint32_t rows, void (*admitted)(void *ctx, struct seq *s),
                         void *ctx);
+/* One of the group started: the others no longer expire in the queue. */
+void sched_group_begun(struct sched *c, uint64_t group);
 /* The whole prompt of s has KV in the index: its siblings need not wait any longer. */
 void sched_prompt_computed(struct seq *s);
 

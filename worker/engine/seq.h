@@ -46,6 +46,7 @@ struct seq {
     uint64_t deadline_us;           /* UINT64_MAX: none */
     uint64_t waiting_since_us;
     struct list siblings; /* ring of its group, by arrival; alone: an empty list */
+    bool begun;           /* one of its group started */
     bool held;            /* waits for the first of its group to have the prompt computed */
     bool aged;
     bool started; /* STARTED was emitted */
