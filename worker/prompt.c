@@ -7,6 +7,7 @@
 #include "worker/prompt.h"
 
 /* Text is tokenized a piece at a time, so that the work ends soon after ids_max tokens. */
+#define PROMPT_PLAIN_BYTES_MAX (64u << 20) /* of one turn with its calls as text */
 #define PIECE_BYTES (16u << 10)
 /* More than a pre-token and the search for a control token (256 bytes) look beyond the white space
  * that follows them. */
@@ -362,6 +363,106 @@ bool prompt_chat(struct prompt *p, const struct tokenizer *t, enum chat_family f
     return prompt_chat_tools(p, t, f, a, root, NULL, key, UINT32_MAX, e);
 }
 
+static void text_append(struct buf *b, const struct json *v)
+{
+    if (v != NULL && v->type == JSON_STRING) {
+        buf_str(b, v->text);
+    }
+}
+
+static void call_line(struct buf *b, const struct json *function)
+{
+    if (b->len > 0) {
+        buf_byte(b, '\n');
+    }
+    text_append(b, json_get(function, STR("name")));
+    buf_byte(b, '(');
+    text_append(b, json_get(function, STR("arguments")));
+    buf_byte(b, ')');
+}
+
+/* What the turn says, and a line for each of its calls. */
+static void plain_text(struct buf *b, const struct json *m)
+{
+    const struct json *content = json_get(m, STR("content"));
+    const struct json *calls = json_get(m, STR("tool_calls"));
+    const struct json *call = json_get(m, STR("function_call"));
+
+    text_append(b, content);
+    for (const struct json *part = content != NULL ? content->child : NULL; part != NULL;
+         part = part->next) {
+        text_append(b, part->type == JSON_STRING ? part : json_get(part, STR("text")));
+    }
+    for (const struct json *c = calls != NULL ? calls->child : NULL; c != NULL; c = c->next) {
+        call_line(b, json_get(c, STR("function")));
+    }
+    if (call != NULL && call->type == JSON_OBJECT) {
+        call_line(b, call);
+    }
+}
+
+static bool message_has_calls(const struct json *m)
+{
+    const struct json *calls = json_get(m, STR("tool_calls"));
+
+    return (calls != NULL && calls->count > 0) ||
+           !json_is_absent(json_get(m, STR("function_call")));
+}
+
+/* The same message with its calls as text. NULL: no memory. */
+static struct json *plain_message(struct arena *a, const struct json *m)
+{
+    struct json *v = arena_array(a, 3, sizeof(*v)); /* the message, role, content */
+    const struct json *role = json_get(m, STR("role"));
+    struct buf b;
+
+    buf_init(&b, PROMPT_PLAIN_BYTES_MAX);
+    plain_text(&b, m);
+    if (v != NULL && !b.failed && role != NULL) {
+        v[0] = (struct json){.type = JSON_OBJECT, .child = &v[1], .count = 2};
+        v[1] = *role;
+        v[1].next = &v[2];
+        v[2] = (struct json){.type = JSON_STRING, .key = STR("content")};
+        v[2].text = arena_str(a, buf_view(&b));
+    }
+    if (b.failed || role == NULL || (v != NULL && v[2].text.p == NULL)) {
+        v = NULL;
+    }
+    buf_fini(&b);
+    return v;
+}
+
+/* A family whose template knows no calls gets those of the history as text, as a person would write
+ * them down: agents replay conversations that another model began. */
+static const struct json *plain_messages(enum chat_family f, struct arena *a,
+                                         const struct json *messages)
+{
+    struct json *list = arena_alloc(a, sizeof(*list)), **link;
+    bool any = false;
+
+    if (list == NULL || messages == NULL || chat_tool_format(f) != NULL) {
+        return messages;
+    }
+    *list = *messages;
+    link = &list->child;
+    for (const struct json *m = messages->child; m != NULL; m = m->next) {
+        bool calls = message_has_calls(m);
+        struct json *copy = calls ? plain_message(a, m) : arena_alloc(a, sizeof(*copy));
+
+        if (copy == NULL) {
+            return messages; /* refused as it is */
+        }
+        if (!calls) {
+            *copy = *m;
+        }
+        any = any || calls;
+        copy->next = NULL;
+        *link = copy;
+        link = &copy->next;
+    }
+    return any ? list : messages;
+}
+
 bool prompt_chat_tools(struct prompt *p, const struct tokenizer *t, enum chat_family f,
                        struct arena *a, const struct json *root, const struct json *tools,
                        const struct prefix_key *key, uint32_t ids_max, struct err *e)
@@ -373,7 +474,8 @@ bool prompt_chat_tools(struct prompt *p, const struct tokenizer *t, enum chat_fa
 
     layout_init(&l, t, ids_max, e);
     memset(p, 0, sizeof(*p));
-    if (!chat_render_tools(f, a, json_get(root, STR("messages")), tools, &r, e)) {
+    if (!chat_render_tools(f, a, plain_messages(f, a, json_get(root, STR("messages"))), tools, &r,
+                           e)) {
         goto out;
     }
     segment_flat = arena_array(a, r.count, sizeof(*segment_flat));

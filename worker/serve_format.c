@@ -262,10 +262,26 @@ static bool force_calls(struct job *j, const struct tool_want *want, struct api_
     return compile(j, &src, "tools", x);
 }
 
-/* A family without tools: the definitions are accepted unread where no call is wanted. */
+/* Some message is the answer of a tool. */
+static bool holds_a_result(const struct job *j)
+{
+    const struct json *messages = job_field(j, "messages");
+
+    for (const struct json *m = messages != NULL ? messages->child : NULL; m != NULL; m = m->next) {
+        const struct json *role = json_get(m, STR("role"));
+
+        if (role != NULL && role->type == JSON_STRING && str_eq(role->text, STR("tool"))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A family without tools: the definitions are accepted unread where no call is wanted, and where
+ * the conversation has its result already. */
 static bool no_tools(const struct job *j, const struct tool_want *want, struct api_error *x)
 {
-    if (want->how == WANT_NONE) {
+    if (want->how == WANT_NONE || (want->how == WANT_AUTO && holds_a_result(j))) {
         return true;
     }
     return api_refuse(x, 400, "unsupported_parameter", "tools",
