@@ -55,8 +55,9 @@ enum backend_level {
     BACKEND_LEVEL_BEST = 0, /* what $TOLLGATE_CPU names, else the widest that this CPU has */
     BACKEND_LEVEL_PORTABLE,
     BACKEND_LEVEL_AVX2,
-    BACKEND_LEVEL_AVX512, /* F, BW, DQ, VL, VNNI */
-    BACKEND_LEVEL_AMX,    /* int8 tiles, for sixteen rows and more; else as AVX-512 */
+    BACKEND_LEVEL_AVX512,     /* F, BW, DQ, VL, VNNI */
+    BACKEND_LEVEL_AVX512BF16, /* and pairs of bf16 in attention */
+    BACKEND_LEVEL_AMX,        /* int8 tiles, for sixteen rows and more; else as AVX-512 */
 };
 
 /* How the cpu backend keeps keys and values; ref keeps float32. */

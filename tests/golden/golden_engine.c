@@ -417,7 +417,8 @@ static void self_cached(struct test *t, struct backend *b, const struct prompt *
 static void test_self(struct test *t)
 {
     static const enum backend_level levels[] = {BACKEND_LEVEL_PORTABLE, BACKEND_LEVEL_AVX2,
-                                                BACKEND_LEVEL_AVX512, BACKEND_LEVEL_AMX};
+                                                BACKEND_LEVEL_AVX512, BACKEND_LEVEL_AVX512BF16,
+                                                BACKEND_LEVEL_AMX};
     const struct prompt *p = NULL;
     size_t floats = (size_t)ROWS_MAX * t->m->vocab;
     float *want = calloc(floats, sizeof(*want)), *got = calloc(floats, sizeof(*got));

@@ -18,10 +18,11 @@
 
 #define TOKENS 100u
 #define ROWS_MAX 256u
-#define LEVELS 4u
+#define LEVELS 5u
 
 static const enum backend_level levels[LEVELS] = {BACKEND_LEVEL_PORTABLE, BACKEND_LEVEL_AVX2,
-                                                  BACKEND_LEVEL_AVX512, BACKEND_LEVEL_AMX};
+                                                  BACKEND_LEVEL_AVX512, BACKEND_LEVEL_AVX512BF16,
+                                                  BACKEND_LEVEL_AMX};
 
 static struct model *open_tiny(const struct tiny_options *o)
 {

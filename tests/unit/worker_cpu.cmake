@@ -4,6 +4,7 @@ tg_unit(test_model LIBS tg_model SOURCES unit/tiny_model.c)
 tg_unit(test_pool LIBS tg_cpu)
 tg_unit(test_ref LIBS tg_cpu SOURCES unit/tiny_model.c)
 tg_unit(test_cpu LIBS tg_cpu SOURCES unit/tiny_model.c)
+tg_unit(test_attend LIBS tg_cpu)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   tg_unit(test_amx LIBS tg_cpu)
   set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/unit/test_amx.c PROPERTIES COMPILE_OPTIONS

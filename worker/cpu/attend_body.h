@@ -1,40 +1,48 @@
 /* attend_body.h - attention over the stored KV (bf16 or int8), written once over sixteen lanes and
  * included by each level's file after lanes_body.h.
  *
+ * Products are of bf16 with bf16, two a lane: keys lie as pairs of columns, values as pairs of
+ * tokens, and the query (scaled, to base 2) and the weights are rounded. Where the CPU multiplies
+ * such pairs at once that halves the work; everywhere the sums are the same.
+ *
  * A call owns up to a few dozen queries (heads of consecutive rows that share a KV head). Four of
  * them at a time walk a tile of 32 keys: eight independent sums of scores, then sixteen of values,
- * enough to hide the latency of fma. A tile that more than four queries read is widened to float32
- * first (prefill); else it is widened in registers on the way (decode: a third less time). Integers
- * are widened as integers: their scales go to the scores and weights of a key, not to its columns.
- * What a query computes depends on its own row and the keys up to its position alone, never on the
- * others beside it. */
+ * enough to hide the latency of the products. Integers are widened as integers, once a tile when
+ * more than four queries read it, and their scales go to the scores and weights of a key, not to
+ * its columns. What a query computes depends on its own row and the keys up to its position alone,
+ * never on the others beside it. */
 #ifndef WORKER_CPU_ATTEND_BODY_H
 #define WORKER_CPU_ATTEND_BODY_H
 
 #define ATTEND_QUERIES 4u /* at a time */
 #define ATTEND_VECTORS 4u /* vectors of 16 value columns at a time */
 #define ATTEND_LINE 64u   /* bytes of a cache line: what one prefetch brings */
+#define LOG2_E 1.44269504f
 
 /* How a tile is read; constant in every function below once it is inlined. */
-enum attend_from { FROM_WIDE = 1, FROM_BF16, FROM_INT8 };
+enum attend_from { FROM_BF16 = 1, FROM_INT8 };
 
 struct attend_state {
     const struct attend_call *call;
-    const uint8_t *page; /* the tile as stored: keys [head_dim][32] */
+    const uint8_t *page; /* the tile as stored */
     const uint8_t *next; /* the page after it: fetched on the way, for no hardware crosses pages */
-    float *key;          /* the same in float32, when wide */
-    float *value;        /* [32][head_dim] */
-    float *acc;          /* [queries][head_dim] */
-    float *sum;          /* [queries][16] lane sums of weights */
-    float *top;          /* [queries][16] the running maximum, in every lane */
+    const uint16_t *key, *value; /* the tile in bf16, unless integers are read on the way */
+    uint16_t *wide;              /* room for a tile of integers in bf16 */
+    uint16_t *q;                 /* [queries][head_dim, in whole 32] */
+    float *acc;                  /* [queries][head_dim] */
+    float *sum;                  /* [queries][16] lane sums of weights */
+    float *top;                  /* [queries][16] the running maximum, in every lane */
+    bool fetch;                  /* the next page, on the way */
 };
 
 /* Queries of one step through a tile. */
 struct attend_group {
     uint32_t first;                /* index of the first query */
     uint32_t keys[ATTEND_QUERIES]; /* keys of the tile that the query sees, 1 .. 32 */
+    uint32_t common;               /* that all of them see */
     lanes fix[ATTEND_QUERIES];     /* correction of what was summed before */
-    float weight[ATTEND_QUERIES][KERNEL_TILE];
+    bool higher;                   /* some correction is not 1 */
+    uint16_t weight[ATTEND_QUERIES][KERNEL_TILE];
 };
 
 LANE_FN size_t attend_at(const struct attend_call *c, uint32_t query)
@@ -42,21 +50,20 @@ LANE_FN size_t attend_at(const struct attend_call *c, uint32_t query)
     return (size_t)(query / c->heads) * c->stride + (size_t)(query % c->heads) * c->head_dim;
 }
 
-LANE_FN lanes attend_stored(const uint8_t *page, const enum attend_from from, uint32_t at)
+LANE_FN uint32_t attend_q_size(const struct attend_call *c)
 {
-    return from == FROM_INT8 ? lanes_i8((const int8_t *)page + at)
-                             : lanes_bf16((const uint16_t *)(const void *)page + at);
+    return (c->head_dim + KERNEL_BLOCK - 1) / KERNEL_BLOCK * KERNEL_BLOCK;
 }
 
-LANE_FN lanes attend_key(const struct attend_state *s, const enum attend_from from, uint32_t at)
+LANE_FN pairs attend_key(const struct attend_state *s, const enum attend_from from, uint32_t at)
 {
-    return from == FROM_WIDE ? lanes_load(s->key + at) : attend_stored(s->page, from, at);
+    return from == FROM_BF16 ? pairs_load(s->key + at) : pairs_i8((const int8_t *)s->page + at);
 }
 
-LANE_FN lanes attend_value(const struct attend_state *s, const enum attend_from from, uint32_t at)
+LANE_FN pairs attend_value(const struct attend_state *s, const enum attend_from from, uint32_t at)
 {
-    return from == FROM_WIDE ? lanes_load(s->value + at)
-                             : attend_stored(s->page + s->call->value_offset, from, at);
+    return from == FROM_BF16 ? pairs_load(s->value + at)
+                             : pairs_i8((const int8_t *)s->page + s->call->value_offset + at);
 }
 
 /* Of the 32 tokens of an int8 page. */
@@ -68,115 +75,145 @@ LANE_FN lanes attend_scale(const struct attend_state *s, const uint8_t *page, ui
 }
 
 /* Fetches what row `row` (of n columns) of the next page begins; a line once. */
-LANE_FN void attend_fetch(const uint8_t *next, const enum attend_from from, uint32_t row,
+LANE_FN void attend_fetch(const struct attend_state *s, const uint8_t *next, uint32_t row,
                           uint32_t n)
 {
-    uint32_t bytes = row * n * (from == FROM_INT8 ? 1 : 2);
+    uint32_t bytes = s->call->form == KV_INT8 ? n : 2 * n;
 
-    for (uint32_t i = 0; from != FROM_WIDE && i < n * (from == FROM_INT8 ? 1u : 2u);
-         i += ATTEND_LINE) {
-        if (bytes % ATTEND_LINE == 0) {
-            __builtin_prefetch(next + bytes + i);
-        }
+    for (uint32_t i = 0; row * bytes % ATTEND_LINE == 0 && i < bytes; i += ATTEND_LINE) {
+        __builtin_prefetch(next + row * bytes + i);
     }
 }
 
 LANE_FN void attend_scores(const struct attend_state *s, const struct attend_group *g,
                            const enum attend_from from, const unsigned n, lanes score[][2])
 {
-    const struct attend_call *c = s->call;
-    const float *q[ATTEND_QUERIES];
+    uint32_t row = attend_q_size(s->call);
+    const uint16_t *q = s->q + (size_t)g->first * row;
 
     for (unsigned i = 0; i < n; i++) {
-        q[i] = c->q + attend_at(c, g->first + i);
         score[i][0] = score[i][1] = lanes_set(0);
     }
-    for (uint32_t column = 0; column < c->head_dim; column++) {
-        lanes k0 = attend_key(s, from, column * KERNEL_TILE);
-        lanes k1 = attend_key(s, from, column * KERNEL_TILE + KERNEL_LANES);
-        attend_fetch(s->next, from, column, KERNEL_TILE);
+    for (uint32_t column = 0; column < s->call->head_dim; column += 2) {
+        pairs k0 = attend_key(s, from, column * KERNEL_TILE);
+        pairs k1 = attend_key(s, from, column * KERNEL_TILE + 2 * KERNEL_LANES);
+        if (s->fetch) {
+            attend_fetch(s, s->next, column / 2, 2 * KERNEL_TILE);
+        }
         for (unsigned i = 0; i < n; i++) {
-            lanes v = lanes_set(q[i][column]);
-            score[i][0] = lanes_fma(k0, v, score[i][0]);
-            score[i][1] = lanes_fma(k1, v, score[i][1]);
+            pairs v = pairs_set(q + i * row + column);
+            score[i][0] = pairs_dot(k0, v, score[i][0]);
+            score[i][1] = pairs_dot(k1, v, score[i][1]);
         }
     }
 }
 
-LANE_FN void attend_weights(const struct attend_state *s, struct attend_group *g, const unsigned n,
-                            lanes score[][2])
+/* The weights of 32 keys, given the scores a and b of query i of the group. */
+LANE_FN void attend_weigh(const struct attend_state *s, struct attend_group *g, const unsigned i,
+                          lanes a, lanes b)
 {
-    lanes scale = lanes_set(s->call->scale), none = lanes_set(SCORE_NONE), zero = lanes_set(0);
+    float *top = s->top + (size_t)(g->first + i) * KERNEL_LANES;
+    float *sum = s->sum + (size_t)(g->first + i) * KERNEL_LANES;
+    unsigned keys = g->keys[i], upper = keys > KERNEL_LANES ? keys - KERNEL_LANES : 0;
     const uint8_t *page = s->page, *values = s->page + s->call->value_offset;
-    const bool integers = s->call->form == KV_INT8;
+    const bool integers = s->call->form == KV_INT8, all = keys == KERNEL_TILE;
+    lanes none = lanes_set(SCORE_NONE), zero = lanes_set(0);
 
-    for (unsigned i = 0; i < n; i++) {
-        float *top = s->top + (size_t)(g->first + i) * KERNEL_LANES;
-        float *sum = s->sum + (size_t)(g->first + i) * KERNEL_LANES;
-        unsigned keys = g->keys[i], upper = keys > KERNEL_LANES ? keys - KERNEL_LANES : 0;
-        if (integers) {
-            score[i][0] = lanes_mul(score[i][0], attend_scale(s, page, 0));
-            score[i][1] = lanes_mul(score[i][1], attend_scale(s, page, KERNEL_LANES));
-        }
-        lanes a = lanes_first(keys, lanes_mul(score[i][0], scale), none);
-        lanes b = lanes_first(upper, lanes_mul(score[i][1], scale), none);
-        lanes before = lanes_load(top);
-        float highest = lanes_top(lanes_max(a, b));
-        lanes now = lanes_max(before, lanes_set(highest));
-        a = lanes_first(keys, lanes_exp(lanes_sub(a, now)), zero);
-        b = lanes_first(upper, lanes_exp(lanes_sub(b, now)), zero);
-        g->fix[i] = lanes_set(1.0f); /* what exp gives for 0, which it mostly is */
-        if (!(highest <= top[0])) {
-            g->fix[i] = lanes_exp(lanes_sub(before, now));
-        }
-        lanes_store(sum, lanes_add(lanes_fma(lanes_load(sum), g->fix[i], a), b));
+    if (integers) {
+        a = lanes_mul(a, attend_scale(s, page, 0));
+        b = lanes_mul(b, attend_scale(s, page, KERNEL_LANES));
+    }
+    if (!all) {
+        a = lanes_first(keys, a, none);
+        b = lanes_first(upper, b, none);
+    }
+    lanes before = lanes_load(top);
+    lanes highest = lanes_max(a, b), now = before;
+    g->fix[i] = lanes_set(1.0f);
+    if (lanes_any_above(highest, before)) { /* seldom, after the first tiles */
+        now = lanes_set(lanes_top(highest));
+        g->fix[i] = lanes_exp2(lanes_sub(before, now));
+        g->higher = true;
         lanes_store(top, now);
-        if (integers) {
-            a = lanes_mul(a, attend_scale(s, values, 0));
-            b = lanes_mul(b, attend_scale(s, values, KERNEL_LANES));
+    }
+    a = lanes_exp2(lanes_sub(a, now));
+    b = lanes_exp2(lanes_sub(b, now));
+    if (!all) {
+        a = lanes_first(keys, a, zero);
+        b = lanes_first(upper, b, zero);
+    }
+    lanes_store(sum, lanes_add(lanes_fma(lanes_load(sum), g->fix[i], a), b));
+    if (integers) {
+        a = lanes_mul(a, attend_scale(s, values, 0));
+        b = lanes_mul(b, attend_scale(s, values, KERNEL_LANES));
+        if (!all) { /* a stale scale may be no number */
+            a = lanes_first(keys, a, zero);
+            b = lanes_first(upper, b, zero);
         }
-        lanes_store(g->weight[i], a);
-        lanes_store(g->weight[i] + KERNEL_LANES, b);
+    }
+    pairs_round(g->weight[i], a, b);
+}
+
+/* Value columns at .. at + 16 m of query i and the keys from pair `pair` on, which not all of its
+ * group see. A key past the query's position is read as zero, for it may be no number. */
+LANE_FN void attend_own_values(const struct attend_state *s, const struct attend_group *g,
+                               const enum attend_from from, uint32_t i, uint32_t pair, uint32_t at,
+                               const unsigned m)
+{
+    uint32_t dim = s->call->head_dim;
+    float *to = s->acc + (size_t)(g->first + i) * dim + at;
+
+    for (; 2 * pair < g->keys[i]; pair++) {
+        pairs w = pairs_set(g->weight[i] + 2 * pair);
+        for (unsigned j = 0; j < m; j++, to += KERNEL_LANES) {
+            pairs v = attend_value(s, from, 2 * (pair * dim + at + j * KERNEL_LANES));
+            v = 2 * pair + 1 < g->keys[i] ? v : pairs_even(v);
+            lanes_store(to, pairs_dot(v, w, lanes_load(to)));
+        }
+        to -= m * KERNEL_LANES;
     }
 }
 
-/* Value columns at .. at + 16 m of n queries. Keys that all see go together, the rest one by one:
- * a key past a query's position is not even multiplied by zero, for it may be no number. */
+/* Value columns at .. at + 16 m of n queries: pairs of keys that all see together, then the rest.
+ */
 LANE_FN void attend_values(const struct attend_state *s, const struct attend_group *g,
                            const enum attend_from from, const unsigned n, uint32_t at,
                            const unsigned m)
 {
-    uint32_t dim = s->call->head_dim, common = g->keys[0];
+    uint32_t dim = s->call->head_dim, common = g->common / 2;
+    float *to = s->acc + (size_t)g->first * dim + at;
     lanes acc[ATTEND_QUERIES][ATTEND_VECTORS];
 
     for (unsigned i = 0; i < n; i++) {
-        common = g->keys[i] < common ? g->keys[i] : common;
         for (unsigned j = 0; j < m; j++) {
-            const float *p = s->acc + (size_t)(g->first + i) * dim + at + j * KERNEL_LANES;
-            acc[i][j] = lanes_mul(lanes_load(p), g->fix[i]);
+            acc[i][j] = lanes_load(to + i * dim + j * KERNEL_LANES);
         }
     }
-    for (uint32_t key = 0; key < common; key++) {
-        if (at == 0) {
-            attend_fetch(s->next + s->call->value_offset, from, key, dim);
+    if (g->higher) {
+        for (unsigned i = 0; i < n; i++) {
+            for (unsigned j = 0; j < m; j++) {
+                acc[i][j] = lanes_mul(acc[i][j], g->fix[i]);
+            }
+        }
+    }
+    for (uint32_t pair = 0; pair < common; pair++) {
+        if (s->fetch && at == 0) {
+            attend_fetch(s, s->next + s->call->value_offset, pair, 2 * dim);
         }
         for (unsigned j = 0; j < m; j++) {
-            lanes v = attend_value(s, from, key * dim + at + j * KERNEL_LANES);
+            pairs v = attend_value(s, from, 2 * (pair * dim + at + j * KERNEL_LANES));
             for (unsigned i = 0; i < n; i++) {
-                acc[i][j] = lanes_fma(lanes_set(g->weight[i][key]), v, acc[i][j]);
+                acc[i][j] = pairs_dot(v, pairs_set(g->weight[i] + 2 * pair), acc[i][j]);
             }
         }
     }
     for (unsigned i = 0; i < n; i++) {
-        for (uint32_t key = common; key < g->keys[i]; key++) {
-            for (unsigned j = 0; j < m; j++) {
-                lanes v = attend_value(s, from, key * dim + at + j * KERNEL_LANES);
-                acc[i][j] = lanes_fma(lanes_set(g->weight[i][key]), v, acc[i][j]);
-            }
-        }
         for (unsigned j = 0; j < m; j++) {
-            lanes_store(s->acc + (size_t)(g->first + i) * dim + at + j * KERNEL_LANES, acc[i][j]);
+            lanes_store(to + i * dim + j * KERNEL_LANES, acc[i][j]);
         }
+    }
+    for (unsigned i = 0; g->common < KERNEL_TILE && i < n; i++) {
+        attend_own_values(s, g, from, i, common, at, m);
     }
 }
 
@@ -187,7 +224,9 @@ LANE_FN void attend_step(const struct attend_state *s, struct attend_group *g,
     uint32_t at = 0, dim = s->call->head_dim;
 
     attend_scores(s, g, from, n, score);
-    attend_weights(s, g, n, score);
+    for (unsigned i = 0; i < n; i++) {
+        attend_weigh(s, g, i, score[i][0], score[i][1]);
+    }
     for (; at + ATTEND_VECTORS * KERNEL_LANES <= dim; at += ATTEND_VECTORS * KERNEL_LANES) {
         attend_values(s, g, from, n, at, ATTEND_VECTORS);
     }
@@ -196,27 +235,31 @@ LANE_FN void attend_step(const struct attend_state *s, struct attend_group *g,
     }
 }
 
-static void attend_widen(const uint8_t *page, enum kv_form form, float *to, uint32_t n)
+/* n queries from `first` on, and which keys of the tile each sees: later rows see more. */
+LANE_FN void attend_see(const struct attend_call *c, struct attend_group *g, uint32_t base,
+                        uint32_t first, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i += KERNEL_LANES) {
-        lanes_store(to + i, attend_stored(page, form == KV_INT8 ? FROM_INT8 : FROM_BF16, i));
+    g->first = first;
+    g->higher = false;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t limit = c->first_position + (first + i) / c->heads + 1;
+        g->keys[i] = limit - base < KERNEL_TILE ? limit - base : KERNEL_TILE;
     }
+    g->common = g->keys[0];
 }
 
 /* All queries that see keys of the tile that begins at position `base`. */
-LANE_FN void attend_tile(const struct attend_state *s, const enum attend_from from, uint32_t base)
+LANE_FN void attend_tile(struct attend_state *s, const enum attend_from from, uint32_t base)
 {
     const struct attend_call *c = s->call;
     uint32_t queries = c->rows * c->heads;
     uint32_t row = base > c->first_position ? base - c->first_position : 0; /* first that sees it */
 
+    s->fetch = true;
     for (uint32_t first = row * c->heads; first < queries; first += ATTEND_QUERIES) {
-        struct attend_group g = {.first = first};
+        struct attend_group g;
         uint32_t n = queries - first < ATTEND_QUERIES ? queries - first : ATTEND_QUERIES;
-        for (uint32_t i = 0; i < n; i++) {
-            uint32_t limit = c->first_position + (first + i) / c->heads + 1;
-            g.keys[i] = limit - base < KERNEL_TILE ? limit - base : KERNEL_TILE;
-        }
+        attend_see(c, &g, base, first, n);
         switch (n) {
         case 1:
             attend_step(s, &g, from, 1);
@@ -230,41 +273,77 @@ LANE_FN void attend_tile(const struct attend_state *s, const enum attend_from fr
         default:
             attend_step(s, &g, from, ATTEND_QUERIES);
         }
+        s->fetch = false;
     }
 }
 
-/* Three copies of all the above, each for one way to read. */
-static void attend_wide_tile(const struct attend_state *s, uint32_t base)
-{
-    uint32_t n = KERNEL_TILE * s->call->head_dim;
-
-    attend_widen(s->page, s->call->form, s->key, n);
-    attend_widen(s->page + s->call->value_offset, s->call->form, s->value, n);
-    attend_tile(s, FROM_WIDE, base);
-}
-
-static void attend_bf16_tile(const struct attend_state *s, uint32_t base)
+/* Copies of all the above, each for one way to read. */
+static void attend_bf16_tile(struct attend_state *s, uint32_t base)
 {
     attend_tile(s, FROM_BF16, base);
 }
 
-static void attend_int8_tile(const struct attend_state *s, uint32_t base)
+static void attend_int8_tile(struct attend_state *s, uint32_t base)
 {
     attend_tile(s, FROM_INT8, base);
 }
 
-static void level_attend(const struct attend_call *c)
+static void attend_widen(const uint8_t *page, uint16_t *to, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 2 * KERNEL_LANES) {
+        pairs_store(to + i, pairs_i8((const int8_t *)page + i));
+    }
+}
+
+static void attend_page(struct attend_state *s, uint32_t base)
+{
+    const struct attend_call *c = s->call;
+    uint32_t n = KERNEL_TILE * c->head_dim;
+
+    if (c->form == KV_BF16) {
+        s->key = (const uint16_t *)(const void *)s->page;
+        s->value = (const uint16_t *)(const void *)(s->page + c->value_offset);
+        attend_bf16_tile(s, base);
+    } else if (c->rows * c->heads <= ATTEND_QUERIES) {
+        attend_int8_tile(s, base);
+    } else {
+        attend_widen(s->page, s->wide, n);
+        attend_widen(s->page + c->value_offset, s->wide + n, n);
+        s->key = s->wide;
+        s->value = s->wide + n;
+        attend_bf16_tile(s, base);
+    }
+}
+
+/* The query in bf16, times the scale of scores and log2(e): weights are powers of two. */
+LANE_FN void attend_query(const struct attend_state *s, uint32_t query)
+{
+    const struct attend_call *c = s->call;
+    const float *q = c->q + attend_at(c, query);
+    uint16_t *to = s->q + (size_t)query * attend_q_size(c);
+    lanes scale = lanes_set(c->scale * LOG2_E);
+
+    for (uint32_t i = 0; i < c->head_dim; i += 2 * KERNEL_LANES) {
+        bool whole = i + KERNEL_LANES < c->head_dim;
+        lanes a = lanes_mul(lanes_load(q + i), scale);
+        lanes b = whole ? lanes_mul(lanes_load(q + i + KERNEL_LANES), scale) : lanes_set(0);
+        pairs_round(to + i, a, b);
+    }
+}
+
+static __attribute__((noinline)) void attend_all(const struct attend_call *c)
 {
     uint32_t queries = c->rows * c->heads, dim = c->head_dim;
     uint32_t keys = c->first_position + c->rows;
-    struct attend_state s = {.call = c, .key = c->scratch};
+    struct attend_state s = {.call = c, .wide = (uint16_t *)(void *)c->scratch};
 
-    s.value = s.key + (size_t)KERNEL_TILE * dim;
-    s.acc = s.value + (size_t)KERNEL_TILE * dim;
+    s.q = s.wide + (size_t)2 * KERNEL_TILE * dim;
+    s.acc = c->scratch + (size_t)KERNEL_TILE * dim + (size_t)queries * attend_q_size(c) / 2;
     s.sum = s.acc + (size_t)queries * dim;
     s.top = s.sum + (size_t)queries * KERNEL_LANES;
     memset(s.acc, 0, (size_t)queries * (dim + KERNEL_LANES) * sizeof(float)); /* acc and sum */
     for (uint32_t i = 0; i < queries; i++) {
+        attend_query(&s, i);
         lanes_store(s.top + i * KERNEL_LANES, lanes_set(SCORE_NONE));
     }
     for (uint32_t base = 0; base < keys; base += KERNEL_TILE) {
@@ -274,13 +353,7 @@ static void level_attend(const struct attend_call *c)
         if (after * KERNEL_TILE < keys) {
             s.next = c->kv + c->table[after] * c->block_stride;
         }
-        if (queries > ATTEND_QUERIES) {
-            attend_wide_tile(&s, base);
-        } else if (c->form == KV_INT8) {
-            attend_int8_tile(&s, base);
-        } else {
-            attend_bf16_tile(&s, base);
-        }
+        attend_page(&s, base);
     }
     for (uint32_t i = 0; i < queries; i++) {
         lanes sum = lanes_set(lanes_sum(lanes_load(s.sum + (size_t)i * KERNEL_LANES)));
@@ -289,6 +362,14 @@ static void level_attend(const struct attend_call *c)
             lanes_store(c->q + attend_at(c, i) + at, v);
         }
     }
+}
+
+static void level_attend(const struct attend_call *c)
+{
+    unsigned before = lanes_denormals_off();
+
+    attend_all(c);
+    lanes_denormals_on(before);
 }
 
 #endif

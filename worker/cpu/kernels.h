@@ -4,11 +4,14 @@
  *   matrix    per row and token: for blocks of 32 columns ascending, dot = int32 sum of products,
  *             acc = fma(dot, dw * da, acc), then (four-bit form) acc = fma(m, sa, acc); acc from 0
  *   norm      16 lanes (lane = column mod 16), fma(x, x, lane) ascending; tree 8, 4, 2, 1
- *   attention tiles of 32 keys at absolute positions, ascending; scores fma over the head's columns
- *             ascending; online softmax: lane sums fma(l, correction, p), then + upper 16 keys;
- *             values fma(p, v, acc) over keys ascending. int8 KV: the scores' fma takes the key's
- *             integers, its sum is multiplied with the key's scale, and p with the value's
- *   exp       Cody-Waite reduction and a degree-6 polynomial in fma, see lanes_body.h */
+ *   attention tiles of 32 keys at absolute positions, ascending. Every product is of bf16 with
+ * bf16, added in pairs: acc = fma(x[2i + 1], y[2i + 1], acc), then fma(x[2i], y[2i], acc),
+ *             denormals taken for zero (as vdpbf16ps does). Scores: q * scale * log2(e) rounded to
+ *             bf16, pairs of columns ascending. Online softmax to base 2: lane sums
+ *             fma(l, correction, p), then + upper 16 keys. Values: p rounded to bf16, pairs of keys
+ *             ascending. int8 KV: a score is multiplied with the key's scale, and p with the
+ * value's before it is rounded exp       Cody-Waite reduction and a degree-6 polynomial in fma, see
+ * lanes_body.h */
 #ifndef WORKER_CPU_KERNELS_H
 #define WORKER_CPU_KERNELS_H
 
@@ -50,8 +53,8 @@ struct gemm_call {
     enum gemm_store store;
 };
 
-/* A page holds the keys [head_dim][32] or the values [32][head_dim] of one block, layer and head.
- */
+/* A page holds keys or values of one block, layer and head: keys [head_dim / 2][32 tokens][2
+ * columns], values [16 pairs of tokens][head_dim][2 tokens]. */
 enum kv_form {
     KV_BF16 = 1,
     KV_INT8, /* then the page's 32 scales in bf16 */
@@ -83,7 +86,9 @@ struct attend_call {
 
 static inline size_t kernel_attend_scratch(uint32_t queries, uint32_t head_dim)
 {
-    return 2u * KERNEL_TILE * head_dim + (size_t)queries * (head_dim + KERNEL_LANES + KERNEL_LANES);
+    size_t q = (head_dim + KERNEL_BLOCK - 1) / KERNEL_BLOCK * KERNEL_BLOCK / 2;
+
+    return KERNEL_TILE * head_dim + queries * (q + head_dim + KERNEL_LANES + KERNEL_LANES);
 }
 
 struct kernels {
@@ -103,7 +108,7 @@ struct kernels {
 
 extern const struct kernels kernels_portable;
 #if defined(__x86_64__)
-extern const struct kernels kernels_avx2, kernels_avx512, kernels_amx;
+extern const struct kernels kernels_avx2, kernels_avx512, kernels_avx512bf16, kernels_amx;
 #endif
 
 #endif

@@ -4,10 +4,10 @@
  * weight rows. A block of packed weights is a B tile as it lies (eight-bit) or once its nibbles are
  * apart. What follows each block, and its order, is that of kernels_avx512.c. Rows past the last
  * sixteen, and few rows, go to the AVX-512 kernels: the bits are the same. */
+#include "worker/cpu/attend_avx512bf16.h"
 #include "worker/cpu/lanes_avx512.h"
 
 #include "worker/cpu/lanes_body.h"
-#include "worker/cpu/attend_body.h"
 
 #define TILE_ROWS 16u
 #define ROWS_MIN                                                                                   \
@@ -146,5 +146,5 @@ const struct kernels kernels_amx = {
     .quantize = level_quantize,
     .silu = level_silu,
     .round_kv = level_round_kv,
-    .attend = level_attend,
+    .attend = avx512bf16_attend,
 };

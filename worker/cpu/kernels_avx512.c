@@ -4,6 +4,7 @@
  * they are, eight-bit ones carry 128 too much, which starting from c = -128 * sum takes back. The
  * weights of a block are unpacked once for a tile of up to 12 activation rows; each row's products
  * go through one chain of eight vpdpbusd, and the chains of the tile overlap. */
+#include "worker/cpu/attend_avx512bf16.h"
 #include "worker/cpu/lanes_avx512.h"
 
 #include "worker/cpu/lanes_body.h"
@@ -151,13 +152,17 @@ LANE_FN void tile8(const struct gemm_call *c, uint32_t at, const unsigned n)
 LEVEL_GEMM(avx512_gemm4, tile4)
 LEVEL_GEMM(avx512_gemm8, tile8)
 
-const struct kernels kernels_avx512 = {
-    .name = "AVX-512 VNNI",
-    .gemm4 = avx512_gemm4,
-    .gemm8 = avx512_gemm8,
-    .norm = level_norm,
-    .quantize = level_quantize,
-    .silu = level_silu,
-    .round_kv = level_round_kv,
-    .attend = level_attend,
-};
+#define LEVEL_KERNELS(table, text, attention)                                                      \
+    const struct kernels table = {                                                                 \
+        .name = text,                                                                              \
+        .gemm4 = avx512_gemm4,                                                                     \
+        .gemm8 = avx512_gemm8,                                                                     \
+        .norm = level_norm,                                                                        \
+        .quantize = level_quantize,                                                                \
+        .silu = level_silu,                                                                        \
+        .round_kv = level_round_kv,                                                                \
+        .attend = attention,                                                                       \
+    }
+
+LEVEL_KERNELS(kernels_avx512, "AVX-512 VNNI", level_attend);
+LEVEL_KERNELS(kernels_avx512bf16, "AVX-512 VNNI BF16", avx512bf16_attend);

@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#define LEVEL_FN static __attribute__((unused)) /* attend_avx512bf16.c wants attention alone */
 #define ROUND_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to a whole number, ties to even */
 #define SCORE_NONE -1e30f       /* below every score; its exp is clamped, its weight set to zero */
 
@@ -30,7 +31,24 @@ LANE_FN lanes lanes_exp(lanes x)
     return lanes_mul(p, lanes_power(biased));
 }
 
-static void level_norm(const float *x, const float *weight, uint32_t columns, float eps, float *out)
+/* 2^x for x <= 0, clamped to -125, and 1 for 0; within 3e-6 of it, for what is rounded to bf16
+ * next. x = n + r; polynomial of least relative error on [-1/2, 1/2] that is 1 at 0. */
+LANE_FN lanes lanes_exp2(lanes x)
+{
+    static const float c[] = {5.590642549e-2f, 2.402409866e-1f, 6.931241933e-1f, 1.0f};
+
+    x = lanes_max(x, lanes_set(-125.0f));
+    lanes biased = lanes_add(x, lanes_set(ROUND_MAGIC));
+    lanes r = lanes_sub(x, lanes_sub(biased, lanes_set(ROUND_MAGIC)));
+    lanes p = lanes_set(9.582851241e-3f);
+    for (unsigned i = 0; i < ARRAY_LEN(c); i++) {
+        p = lanes_fma(p, r, lanes_set(c[i]));
+    }
+    return lanes_shift(p, biased);
+}
+
+LEVEL_FN void level_norm(const float *x, const float *weight, uint32_t columns, float eps,
+                         float *out)
 {
     lanes sum = lanes_set(0);
 
@@ -52,8 +70,8 @@ LANE_FN lanes round_to_i8(lanes v, lanes inverse)
     return lanes_sub(lanes_add(v, lanes_set(ROUND_MAGIC)), lanes_set(ROUND_MAGIC));
 }
 
-static void level_quantize(const float *x, struct act *a, uint32_t row, uint32_t first,
-                           uint32_t count)
+LEVEL_FN void level_quantize(const float *x, struct act *a, uint32_t row, uint32_t first,
+                             uint32_t count)
 {
     size_t block = (size_t)row * (a->columns / KERNEL_BLOCK) + first / KERNEL_BLOCK;
     int8_t *q = a->q + (size_t)row * a->columns + first;
@@ -73,7 +91,7 @@ static void level_quantize(const float *x, struct act *a, uint32_t row, uint32_t
     }
 }
 
-static float level_round_kv(const float *x, uint32_t n, int8_t *q)
+LEVEL_FN float level_round_kv(const float *x, uint32_t n, int8_t *q)
 {
     lanes top = lanes_set(0);
 
@@ -92,7 +110,7 @@ static float level_round_kv(const float *x, uint32_t n, int8_t *q)
     return scale;
 }
 
-static void level_silu(float *gate, const float *up, uint32_t n)
+LEVEL_FN void level_silu(float *gate, const float *up, uint32_t n)
 {
     lanes one = lanes_set(1.0f), zero = lanes_set(0);
 

@@ -67,6 +67,14 @@ LANE_FN lanes lanes_min(lanes a, lanes b)
 {
     LANES_MAP(a.f[i] < b.f[i] ? a.f[i] : b.f[i]);
 }
+LANE_FN bool lanes_any_above(lanes a, lanes b) /* some lane of a above b's */
+{
+    bool any = false;
+    for (unsigned i = 0; i < 16; i++) {
+        any = any || a.f[i] > b.f[i];
+    }
+    return any;
+}
 LANE_FN lanes lanes_abs(lanes a)
 {
     LANES_MAP(fabsf(a.f[i]));
@@ -75,14 +83,24 @@ LANE_FN lanes lanes_bf16(const uint16_t *p)
 {
     LANES_MAP(quant_bf16(p[i]));
 }
-LANE_FN lanes lanes_i8(const int8_t *p)
-{
-    LANES_MAP((float)p[i]);
-}
 /* Lanes below n from a, the others from b. */
 LANE_FN lanes lanes_first(unsigned n, lanes a, lanes b)
 {
     LANES_MAP(i < n ? a.f[i] : b.f[i]);
+}
+/* a * 2^n for normal a and results, where biased holds n + 1.5 * 2^23: n is added to the exponent.
+ */
+LANE_FN lanes lanes_shift(lanes a, lanes biased)
+{
+    lanes r;
+    for (unsigned i = 0; i < 16; i++) {
+        uint32_t u, n;
+        memcpy(&u, &a.f[i], sizeof(u));
+        memcpy(&n, &biased.f[i], sizeof(n));
+        u += n << 23;
+        memcpy(&r.f[i], &u, sizeof(u));
+    }
+    return r;
 }
 /* 2^n for lanes that hold n + 1.5 * 2^23: the low bits of such a float are the integer. */
 LANE_FN lanes lanes_power(lanes a)
@@ -120,5 +138,88 @@ LANE_FN float lanes_top(lanes a)
     }
     return a.f[0];
 }
+
+/* Two bf16 a lane. */
+typedef struct {
+    float even[16], odd[16];
+} pairs;
+
+LANE_FN pairs pairs_load(const uint16_t *p)
+{
+    pairs r;
+    for (unsigned i = 0; i < 16; i++) {
+        r.even[i] = quant_bf16(p[2 * i]);
+        r.odd[i] = quant_bf16(p[2 * i + 1]);
+    }
+    return r;
+}
+LANE_FN pairs pairs_i8(const int8_t *p)
+{
+    pairs r;
+    for (unsigned i = 0; i < 16; i++) {
+        r.even[i] = (float)p[2 * i];
+        r.odd[i] = (float)p[2 * i + 1];
+    }
+    return r;
+}
+LANE_FN pairs pairs_set(const uint16_t *p) /* the same two in every lane */
+{
+    pairs r;
+    for (unsigned i = 0; i < 16; i++) {
+        r.even[i] = quant_bf16(p[0]);
+        r.odd[i] = quant_bf16(p[1]);
+    }
+    return r;
+}
+LANE_FN pairs pairs_even(pairs a) /* the odd ones zero, whatever they were */
+{
+    memset(a.odd, 0, sizeof(a.odd));
+    return a;
+}
+LANE_FN void pairs_store(uint16_t *p, pairs a)
+{
+    for (unsigned i = 0; i < 16; i++) {
+        p[2 * i] = quant_to_bf16(a.even[i]);
+        p[2 * i + 1] = quant_to_bf16(a.odd[i]);
+    }
+}
+/* acc + the two products, the odd one first, rounded twice. */
+LANE_FN lanes pairs_dot(pairs a, pairs b, lanes acc)
+{
+    LANES_MAP(fmaf(a.even[i], b.even[i], fmaf(a.odd[i], b.odd[i], acc.f[i])));
+}
+/* The 32 values of a and then b as bf16, to nearest even. */
+LANE_FN void pairs_round(uint16_t *p, lanes a, lanes b)
+{
+    for (unsigned i = 0; i < 16; i++) {
+        p[i] = quant_to_bf16(a.f[i]);
+        p[16 + i] = quant_to_bf16(b.f[i]);
+    }
+}
+
+/* Denormal operands and results count as zero until lanes_denormals_on, as the instruction for
+ * pairs has it. */
+#if defined(__SSE__)
+#include <xmmintrin.h>
+LANE_FN unsigned lanes_denormals_off(void)
+{
+    unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040u);
+    return before;
+}
+LANE_FN void lanes_denormals_on(unsigned before)
+{
+    _mm_setcsr(before);
+}
+#else /* this level is the only one there */
+LANE_FN unsigned lanes_denormals_off(void)
+{
+    return 0;
+}
+LANE_FN void lanes_denormals_on(unsigned before)
+{
+    (void)before;
+}
+#endif
 
 #endif

@@ -1,4 +1,5 @@
 /* level.c - which kernels this CPU can run, and the names of all that can be chosen. */
+#include "worker/cpu/attend_avx512bf16.h"
 #include "worker/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -10,8 +11,11 @@
 #endif
 
 static const char *const names[] = {
-    [BACKEND_LEVEL_BEST] = "best", [BACKEND_LEVEL_PORTABLE] = "portable",
-    [BACKEND_LEVEL_AVX2] = "avx2", [BACKEND_LEVEL_AVX512] = "avx512",
+    [BACKEND_LEVEL_BEST] = "best",
+    [BACKEND_LEVEL_PORTABLE] = "portable",
+    [BACKEND_LEVEL_AVX2] = "avx2",
+    [BACKEND_LEVEL_AVX512] = "avx512",
+    [BACKEND_LEVEL_AVX512BF16] = "avx512bf16",
     [BACKEND_LEVEL_AMX] = "amx",
 };
 
@@ -88,6 +92,13 @@ static bool has_f16c(void)
 #endif
 
 #if defined(__x86_64__)
+static bool has_avx512bf16(void)
+{
+    unsigned a, b, c, d;
+
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 5) != 0;
+}
+
 #define AMX_CPUID_BITS (1u << 24 | 1u << 25) /* leaf 7, edx: tiles, their int8 products */
 #define AMX_XCR0_BITS (3u << 17)             /* the system saves tile configuration and data */
 #define ARCH_REQ_XCOMP_PERM 0x1023           /* of arch_prctl */
@@ -113,7 +124,11 @@ static const struct kernels *available(enum backend_level level)
 {
 #if defined(__x86_64__)
     if (level == BACKEND_LEVEL_AMX) {
-        return available(BACKEND_LEVEL_AVX512) != NULL && has_amx() ? &kernels_amx : NULL;
+        return available(BACKEND_LEVEL_AVX512BF16) != NULL && has_amx() ? &kernels_amx : NULL;
+    }
+    if (level == BACKEND_LEVEL_AVX512BF16) {
+        bool has = available(BACKEND_LEVEL_AVX512) != NULL && has_avx512bf16();
+        return has && avx512bf16_is_exact() ? &kernels_avx512bf16 : NULL;
     }
     if (level == BACKEND_LEVEL_AVX512) {
         bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -136,7 +151,8 @@ const struct kernels *cpu_level_kernels(enum backend_level level, struct err *e)
 
     if (level == BACKEND_LEVEL_BEST && wish != NULL && wish[0] != '\0' &&
         !backend_level_named(str_c(wish), &level)) {
-        err_set(e, ERR_INPUT, "TOLLGATE_CPU is portable, avx2, avx512, amx or best, not \"%s\"",
+        err_set(e, ERR_INPUT,
+                "TOLLGATE_CPU is portable, avx2, avx512, avx512bf16, amx or best, not \"%s\"",
                 wish);
         return NULL;
     }

@@ -158,22 +158,33 @@ static size_t value_offset(const struct cpu *c)
     return c->m->kv_heads * c->page_bytes;
 }
 
-/* Column `slot` of a page of keys, row `slot` of a page of values. An int8 page ends in scales. */
+/* Where column i of token `slot` lies in a page of keys, and in one of values; see kernels.h. */
+static uint32_t key_at(uint32_t i, uint32_t slot)
+{
+    return (i / 2 * KERNEL_TILE + slot) * 2 + i % 2;
+}
+
+static uint32_t value_at(uint32_t i, uint32_t slot, uint32_t dim)
+{
+    return (slot / 2 * dim + i) * 2 + slot % 2;
+}
+
+/* An int8 page ends in scales. */
 static void store_key(const struct cpu *c, const float *k, uint8_t *page, uint32_t slot)
 {
     uint32_t dim = c->m->head_dim;
     int8_t q[KERNEL_HEAD_DIM_MAX];
 
     if (c->kv_form == KV_BF16) {
-        uint16_t *to = (uint16_t *)(void *)page + slot;
+        uint16_t *to = (uint16_t *)(void *)page;
         for (uint32_t i = 0; i < dim; i++) {
-            to[i * KERNEL_TILE] = quant_to_bf16(k[i]);
+            to[key_at(i, slot)] = quant_to_bf16(k[i]);
         }
         return;
     }
     uint16_t scale = quant_to_bf16(c->kernels->round_kv(k, dim, q));
     for (uint32_t i = 0; i < dim; i++) {
-        page[i * KERNEL_TILE + slot] = (uint8_t)q[i];
+        page[key_at(i, slot)] = (uint8_t)q[i];
     }
     memcpy(page + (size_t)KERNEL_TILE * dim + slot * sizeof(scale), &scale, sizeof(scale));
 }
@@ -181,16 +192,19 @@ static void store_key(const struct cpu *c, const float *k, uint8_t *page, uint32
 static void store_value(const struct cpu *c, const float *v, uint8_t *page, uint32_t slot)
 {
     uint32_t dim = c->m->head_dim;
+    int8_t q[KERNEL_HEAD_DIM_MAX];
 
     if (c->kv_form == KV_BF16) {
-        uint16_t *to = (uint16_t *)(void *)page + (size_t)slot * dim;
+        uint16_t *to = (uint16_t *)(void *)page;
         for (uint32_t i = 0; i < dim; i++) {
-            to[i] = quant_to_bf16(v[i]);
+            to[value_at(i, slot, dim)] = quant_to_bf16(v[i]);
         }
         return;
     }
-    int8_t *to = (int8_t *)page + (size_t)slot * dim;
-    uint16_t scale = quant_to_bf16(c->kernels->round_kv(v, dim, to));
+    uint16_t scale = quant_to_bf16(c->kernels->round_kv(v, dim, q));
+    for (uint32_t i = 0; i < dim; i++) {
+        page[value_at(i, slot, dim)] = (uint8_t)q[i];
+    }
     memcpy(page + (size_t)KERNEL_TILE * dim + slot * sizeof(scale), &scale, sizeof(scale));
 }
 
