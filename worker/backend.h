@@ -69,7 +69,7 @@ enum backend_kv_dtype {
 /* Whether the order of sums is the same for every batch. Part of what KV bytes depend on. */
 enum backend_policy {
     BACKEND_POLICY_EXACT = 0,
-    BACKEND_POLICY_FAST, /* may use AMX in bf16 where it is; on other CPUs it is `exact` */
+    BACKEND_POLICY_FAST, /* AMX in bf16 for steps of many rows; without it `exact`: see describe */
 };
 
 struct backend_options {

@@ -102,6 +102,10 @@ static bool set_option(struct bench *g, struct str name, const char *value, stru
         return backend_kv_dtype_named(v, &g->options.kv_dtype) ||
                err_set(e, ERR_INPUT, "--kv-dtype is bf16 or int8, not \"%s\"", value);
     }
+    if (str_eq(name, STR("--policy"))) {
+        return backend_policy_named(v, &g->options.policy) ||
+               err_set(e, ERR_INPUT, "--policy is exact or fast, not \"%s\"", value);
+    }
     return err_set(e, ERR_INPUT, "there is no option \"" STR_FMT "\"", STR_ARG(name));
 }
 
@@ -142,6 +146,7 @@ static void print_help(void)
          "decode\n"
          "                    of N sequences; vN rows of one sequence at once; kv4k; load\n"
          "  --kv-dtype NAME   bf16 (default) or int8\n"
+         "  --policy NAME     exact (default), or fast: AMX in bf16 for many rows, where it is\n"
          "  --level NAME      portable, avx2, avx512, avx512bf16, amx or best\n"
          "                    (default)\n"
          "  --json            one object instead of tables\n\n"

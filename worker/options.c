@@ -77,7 +77,9 @@ static const struct option table[] = {
     {"--kv-dtype", "NAME", OPTION_TEXT, AT(kv_dtype), 0, 0,
      "bf16 (default), or int8: twice the tokens in the same memory, less exact."},
     {"--policy", "NAME", OPTION_TEXT, AT(policy), 0, 0,
-     "exact (default): the same bits alone and in any batch; or fast."},
+     "exact (default): the same bits alone and in any batch; or fast: AMX in bf16 for steps of "
+     "many "
+     "rows; on a CPU without it fast is exact, and the log's plan says so."},
     {"--drain-seconds", "N", OPTION_COUNT, AT(drain_s), 0, 3600,
      "how long running answers may go on after SIGTERM. Default 30."},
     {"--log-level", "LEVEL", OPTION_LEVEL, AT(log_level), 0, 0,

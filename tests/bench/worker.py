@@ -6,7 +6,7 @@ package @node-llama-cpp, driven through the ctypes binding of llama-cpp-python's
 once into ~/.cache/tollgate/bench. Sides take turns in every round, at equal thread counts; the peer in several settings,
 of which the best counts. Tokens a second in wall time, and per CPU-second, which neighbours disturb less.
 
-    worker.py [--rounds 3] [--tests tg,b8,pp512,kv4k,load,spin,v8] [--threads 1,2] [--peer passive,spinning,passive+fa]
+    worker.py [--rounds 3] [--tests tg,b8,v8,pp512,pp512fast,kv4k,load,spin] [--threads 1,2] [--peer passive,spinning,passive+fa]
               [--patience 20]
 """
 import argparse
@@ -23,14 +23,16 @@ from common import CACHE, CPUS, LAB, RELEASE, Table, load_after, machine, median
 NPM = "@node-llama-cpp/linux-x64@3.22.1"
 SDIST = "llama-cpp-python==0.3.36"
 PATIENCE_S = 90  # its barrier spins: on a busy machine two of its threads can take for ever
-WHAT = {"tg": "decode, batch 1, tokens/s", "b8": "decode, batch 8, tokens/s", "pp512": "prefill 512, tokens/s",
+WHAT = {"tg": "decode, batch 1, tokens/s", "b8": "decode, batch 8, tokens/s", "pp512": "prefill 512, tokens/s", "pp512fast": "prefill 512, fast, tokens/s",
         "kv4k": "4,128 tokens to the first one, ms", "load": "load to first token, file cached, ms",
         "spin": "decode beside a spinning process, tokens/s", "v8": "8 rows of one sequence, tokens/s"}
 LATENCY = ("kv4k", "load")
 OURS_ONLY = ("v8",)
 # How its threads wait (OMP_WAIT_POLICY), and flash attention, which only long prompts could want.
 SETTINGS = {"passive": ("passive", 0), "spinning": ("active", 0), "passive+fa": ("passive", 1)}
-FA_TESTS = ("pp512", "kv4k")
+FA_TESTS = ("pp512", "pp512fast", "kv4k")
+FAST_TESTS = {"pp512fast": "pp512"}  # measured with our policy `fast`; the same work for the peer
+NO_FAST = "no AMX on this machine: fast equals exact, not measured"
 
 
 # ---- the peer ----
@@ -103,6 +105,7 @@ class Peer:
     def run(self, test, threads, setting):
         """A figure; None: not within the patience."""
         wait, fa = SETTINGS[setting]
+        test = FAST_TESTS.get(test, test)
         argv = [sys.executable, str(LAB / "llama/llama_bench.py"), "--model", str(self.model), "--test", test, "--threads", str(threads),
                 "--reps", "1", "--fa", str(fa), "--json"]
         try:
@@ -135,14 +138,20 @@ class Ours:
         return str(RELEASE / "tests/bench_worker")
 
     def run(self, test, threads, _setting=None):
-        got = subprocess.run([self.exe, "--model", str(self.model), "--threads", str(threads), "--only", test, "--repeats", "1", "--json"],
-                             capture_output=True, text=True)
+        policy = "fast" if test in FAST_TESTS else "exact"
+        got = subprocess.run([self.exe, "--model", str(self.model), "--threads", str(threads), "--only", FAST_TESTS.get(test, test), "--repeats", "1",
+                              "--policy", policy, "--json"], capture_output=True, text=True)
         if got.returncode != 0:
             raise SystemExit("bench_worker %s: %s" % (test, got.stderr))
         d = json.loads(got.stdout)
         self.last.setdefault((test, threads), []).append(d)
         t = d["tests"][0]
         return Figure(t["wall"][0], t["cpu"][0], t.get("cold", [None])[0])
+
+    def has_fast(self):
+        """Whether policy `fast` has kernels of its own on this machine, as the backend itself tells."""
+        self.run("pp512fast", 1)
+        return ", fast (" in self.last.pop(("pp512fast", 1))[0]["what"]
 
 
 # ---- the rounds ----
@@ -181,6 +190,9 @@ def show(got, settings, tests, threads):
     table = Table("work", "threads", "ours", "per CPU-s", "llama.cpp, best of its settings", "per CPU-s", "ours / its", "ours / its best", "per CPU-s")
     for test in tests:
         lower = test in LATENCY
+        if not any((test, n, None) in got for n in threads):
+            table.row(WHAT[test], "", NO_FAST, "", "", "", "", "", "")
+            continue
 
         def best(field, counts):
             cells = [(median(v), n, s) for n in counts for s in settings if (v := figures(got.get((test, n, s), []), field))]
@@ -229,7 +241,7 @@ def show_ours(got, ours, settings, threads):
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--rounds", type=int, default=3)
-    ap.add_argument("--tests", default="tg,b8,v8,pp512,kv4k,load,spin")
+    ap.add_argument("--tests", default="tg,b8,v8,pp512,pp512fast,kv4k,load,spin")
     ap.add_argument("--threads", default="1,2" if CPUS > 1 else "1")
     ap.add_argument("--patience", type=int, default=20, help="seconds to wait, before each figure, for neighbours to leave the CPUs")
     ap.add_argument("--peer", default=",".join(SETTINGS))
@@ -247,7 +259,8 @@ def main():
     print("peer: %s, prebuilt, best CPU variant chosen at run time, f16 KV, n_ubatch 512; settings %s (OMP_WAIT_POLICY; fa: flash attention)" % (NPM, ", ".join(settings)))
     print("model: %s; medians (least..most) of %d rounds, sides in turns\n" % (os.path.basename(model), a.rounds))
     ours.last.clear()
-    got = measure(ours, peer, settings, tests, threads, a.rounds, a.patience)
+    without = [] if ours.has_fast() else [t for t in tests if t in FAST_TESTS]
+    got = measure(ours, peer, settings, [t for t in tests if t not in without], threads, a.rounds, a.patience)
     show(got, settings, tests, threads)
     print()
     show_ours(got, ours, settings, threads)

@@ -353,6 +353,8 @@ def test_prompts_of_many_small_things_are_refused_soon(plain):  # noqa: F811
 @pytest.mark.parametrize("options", [["--kv-dtype", "int8"], ["--policy", "fast"], ["--kv-dtype", "int8", "--policy", "fast", "--speculate", "3"]])
 def test_other_ways_to_compute_serve_as_well(tiny, options):  # noqa: F811
     w = Worker(tiny, "--backend", "cpu", "--threads", "1", *options)
+    plan = [e["message"] for e in w.log if e["event"] == "plan"]
+    assert len(plan) == 1 and ("fast" not in options or "exact (fast equals it: no AMX bf16 in use)" in plan[0] or "fast (AMX bf16 from 32 rows on)" in plan[0])
     body = w.chat("the harbour has many boats. " * 12, max_tokens=12)
     runs = [w.ok(CHAT, body) for _ in range(3)]
     assert runs[0]["choices"] == runs[1]["choices"] or "fast" in options

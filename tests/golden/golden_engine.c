@@ -4,6 +4,8 @@
  *   golden_engine cpu nll                   also with int8 KV, and prints what that costs
  *   golden_engine cpu self|self8            compares with itself: every way to cut the work, bit by
  *                                           bit; self8 with int8 KV
+ *   golden_engine cpu fast                  policy fast against the truth and beside exact; on
+ *                                           emulated tiles where the CPU has no AMX
  *   golden_engine cpu memory                what stays resident after load
  *
  * Ground truth: $TOLLGATE_SHARED (default ../shared beside the source) /golden; its README states
@@ -11,6 +13,10 @@
  * with the reason, when either is absent. */
 #include "base/json.h"
 #include "tests/unit/drive.h"
+#if defined(__x86_64__)
+#include "tests/unit/amx_emulated.h"
+#include "worker/cpu/cpu.h"
+#endif
 
 #include <math.h>
 #include <stdio.h>
@@ -32,6 +38,9 @@
 #define REF_NLL_SLACK 0.0005
 #define CPU_NLL_MAX 2.3480
 #define INT8_NLL_SLACK 0.01    /* int8 KV against bf16 KV */
+#define FAST_NLL_SLACK 0.005   /* policy fast against the truth */
+#define FAST_KL_MEAN_MAX 0.006 /* nats a token, from exact */
+#define FAST_KL_MOST_MAX 0.2   /* of any token */
 #define RESIDENT_SHARE_MAX 1.3 /* of the file and the KV in use */
 
 struct prompt {
@@ -255,7 +264,7 @@ static void test_greedy(struct test *t)
     b->ops->close(b);
 }
 
-static double negative_log(const float *logits, uint32_t vocab, int32_t id)
+static double log_of_sum(const float *logits, uint32_t vocab)
 {
     double top = -INFINITY, sum = 0;
 
@@ -265,7 +274,12 @@ static double negative_log(const float *logits, uint32_t vocab, int32_t id)
     for (uint32_t i = 0; i < vocab; i++) {
         sum += exp((double)logits[i] - top);
     }
-    return top + log(sum) - (double)logits[id];
+    return top + log(sum);
+}
+
+static double negative_log(const float *logits, uint32_t vocab, int32_t id)
+{
+    return log_of_sum(logits, vocab) - (double)logits[id];
 }
 
 static double mean_nll(struct test *t, struct str text)
@@ -309,6 +323,106 @@ static void test_nll(struct test *t)
     }
     free((void *)(uintptr_t)text.p);
 }
+
+#if defined(__x86_64__)
+/* KL divergence of the distribution of b's logits from that of a's, in nats. */
+static double divergence(const float *a, double sum_a, const float *b, double sum_b, uint32_t vocab)
+{
+    double kl = 0;
+
+    for (uint32_t i = 0; i < vocab; i++) {
+        double log_a = (double)a[i] - sum_a;
+        kl += exp(log_a) * (log_a - (double)b[i] + sum_b);
+    }
+    return kl;
+}
+
+struct beside {
+    double nll[2], kl, most;
+    uint32_t same_best, n;
+};
+
+/* One chunk through both; exact is the first. */
+static void compare_chunk(struct test *t, struct backend *const b[2], struct drive_seq seq[2],
+                          const int32_t *ids, uint32_t m, float *const logits[2], struct beside *r)
+{
+    uint32_t vocab = t->m->vocab;
+
+    for (unsigned side = 0; side < 2; side++) {
+        drive_prompt(b[side], &seq[side], ids, m, CHUNK_NLL, vocab, DRIVE_ALL, logits[side]);
+    }
+    for (uint32_t i = 0; i < m; i++) {
+        const float *x = logits[0] + (size_t)i * vocab, *y = logits[1] + (size_t)i * vocab;
+        double sum_x = log_of_sum(x, vocab), sum_y = log_of_sum(y, vocab);
+        double kl = divergence(x, sum_x, y, sum_y, vocab);
+        r->nll[0] += sum_x - (double)x[ids[i + 1]];
+        r->nll[1] += sum_y - (double)y[ids[i + 1]];
+        r->kl += kl;
+        r->most = fmax(r->most, kl);
+        r->same_best += drive_argmax(x, vocab) == drive_argmax(y, vocab);
+        r->n++;
+    }
+}
+
+static void judge_fast(struct test *t, const struct beside *r)
+{
+    double exact = r->nll[0] / r->n, fast = r->nll[1] / r->n, kl = r->kl / r->n;
+    bool ok = fabs(fast - REF_NLL) <= FAST_NLL_SLACK && kl <= FAST_KL_MEAN_MAX &&
+              r->most <= FAST_KL_MOST_MAX;
+
+    printf("%u tokens in steps of %u: mean negative log-likelihood %.6f exact, %.6f fast\n", r->n,
+           CHUNK_NLL, exact, fast);
+    printf("KL divergence of fast from exact: mean %.6f, most %.6f; the same best token for "
+           "%.2f %%\n",
+           kl, r->most, 100.0 * r->same_best / r->n);
+    printf("within the bounds: %s\n", ok ? "yes" : "no  WRONG");
+    t->failures += !ok;
+}
+
+/* Every step but perhaps the last has many rows, so `fast` computes them in bf16. */
+static void test_fast(struct test *t)
+{
+    struct err e = {0};
+    const struct kernels *k = amx_kernels_to_test(&e);
+    static int32_t ids[IDS_MAX];
+    struct drive_seq seq[2];
+    struct beside r = {0};
+
+    if (k == NULL) {
+        printf("SKIP: %s\n", e.text);
+        exit(77);
+    }
+    struct str text = read_file(t, "perplexity.json");
+    uint32_t n = read_ids(json_get(parse(t, text), STR("ids")), ids, IDS_MAX);
+    struct backend_options o = {.threads = 2, .rows_max = ROWS_MAX, .policy = BACKEND_POLICY_FAST};
+    struct backend *b[2] = {open_backend(t, 2, BACKEND_LEVEL_BEST),
+                            cpu_open_with(t->m, &o, k, true, &e)};
+    CHECK(b[1] != NULL && b[1]->ops->kv_init(b[1], DRIVE_BLOCKS_MAX, &e));
+    printf("%s\n", b[1]->ops->describe(b[1]));
+    float *logits[2] = {calloc((size_t)CHUNK_NLL * t->m->vocab, sizeof(float)),
+                        calloc((size_t)CHUNK_NLL * t->m->vocab, sizeof(float))};
+    CHECK(logits[0] != NULL && logits[1] != NULL);
+    drive_seq_init(&seq[0], 0, 1);
+    drive_seq_init(&seq[1], 0, 1);
+    for (uint32_t at = 0; at + 1 < n; at += CHUNK_NLL) {
+        uint32_t m = n - 1 - at < CHUNK_NLL ? n - 1 - at : CHUNK_NLL;
+        compare_chunk(t, b, seq, ids + at, m, logits, &r);
+    }
+    judge_fast(t, &r);
+    for (unsigned side = 0; side < 2; side++) {
+        free(logits[side]);
+        b[side]->ops->close(b[side]);
+    }
+    free((void *)(uintptr_t)text.p);
+}
+#else
+static void test_fast(struct test *t)
+{
+    (void)t;
+    printf("SKIP: policy fast has no kernels for this architecture: it equals exact\n");
+    exit(77);
+}
+#endif
 
 /* Of this process, in bytes; 0 where the system does not tell. */
 static uint64_t resident_bytes(void)
@@ -492,7 +606,7 @@ int main(int argc, char **argv)
 
     t.ref = argc == 3 && str_eq(str_c(argv[1]), STR("ref"));
     if (argc != 3 || (!t.ref && !str_eq(str_c(argv[1]), STR("cpu")))) {
-        fprintf(stderr, "usage: golden_engine ref|cpu greedy|nll|self|self8|memory\n");
+        fprintf(stderr, "usage: golden_engine ref|cpu greedy|nll|self|self8|fast|memory\n");
         return 2;
     }
     find_files(&t);
@@ -510,6 +624,8 @@ int main(int argc, char **argv)
     } else if (str_eq(what, STR("self")) || str_eq(what, STR("self8"))) {
         t.kv = str_eq(what, STR("self8")) ? BACKEND_KV_INT8 : BACKEND_KV_BF16;
         test_self(&t);
+    } else if (str_eq(what, STR("fast")) && !t.ref) {
+        test_fast(&t);
     } else if (str_eq(what, STR("memory")) && !t.ref) {
         test_memory(&t);
     } else {

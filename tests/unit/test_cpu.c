@@ -383,7 +383,7 @@ static struct gemm_data *gemm_data(uint32_t type, bool extreme, uint32_t seed)
     g->packed = pack_plan(&g->w);
     assert_true(pack_groups(&g->w, &g->packed, g->group, 0, 1));
     g->packed.data = g->group;
-    g->act = (struct act){g->q, g->d, g->s, g->c, GEMM_COLUMNS};
+    g->act = (struct act){.q = g->q, .d = g->d, .s = g->s, .c = g->c, .columns = GEMM_COLUMNS};
     for (uint32_t r = 0; r < GEMM_ROWS; r++) {
         for (uint32_t i = 0; i < GEMM_COLUMNS; i++) {
             x[i] = extreme ? (next(&seed) & 1 ? 1.0f : -1.0f)
@@ -473,7 +473,7 @@ static void row_kernels_are_right_and_equal_on_every_level(void **state)
     for (uint32_t i = 0; i < 128; i++) {
         assert_true(fabsf(silu[0][i] - silu[1][i]) <= 4e-7f * fabsf(silu[1][i]) + 1e-30f);
     }
-    struct act a = {q[0], d[0], s[0], c[0], 128};
+    struct act a = {.q = q[0], .d = d[0], .s = s[0], .c = c[0], .columns = 128};
     kernels_portable.quantize(x, &a, 0, 0, 128);
     for (uint32_t i = 0; i < 128; i++) {
         assert_true(fabsf(x[i] - (float)q[0][i] * d[0][i / 32]) <= 0.5001f * d[0][i / 32]);
@@ -488,7 +488,7 @@ static void row_kernels_are_right_and_equal_on_every_level(void **state)
         memcpy(got, x, sizeof(x));
         level->silu(got, w, 128);
         assert_memory_equal(got, silu[0], sizeof(got));
-        struct act b = {q[1], d[1], s[1], c[1], 128};
+        struct act b = {.q = q[1], .d = d[1], .s = s[1], .c = c[1], .columns = 128};
         level->quantize(x, &b, 0, 0, 64);
         level->quantize(x + 64, &b, 0, 64, 64);
         assert_memory_equal(q[1], q[0], sizeof(q[0]));
@@ -539,7 +539,7 @@ static void quantize_takes_zeros_and_things_that_are_no_number(void **state)
     for (size_t l = 0; l < LEVELS; l++) {
         const struct kernels *level = kernels_of(levels[l]);
         for (size_t i = 0; level != NULL && i < ARRAY_LEN(bad); i++) {
-            struct act a = {q, &d, &s, &c, 32};
+            struct act a = {.q = q, .d = &d, .s = &s, .c = &c, .columns = 32};
             for (uint32_t j = 0; j < 32; j++) {
                 x[j] = j % 5 == 0 ? bad[i] : 0;
             }
@@ -641,14 +641,17 @@ static void fast_without_kernels_of_its_own_is_exact_and_says_so(void **state)
     struct expected x;
     struct drive_seq s;
     struct err e = {0};
-    struct backend_options o = {.threads = 2, .rows_max = ROWS_MAX, .policy = BACKEND_POLICY_FAST};
+    struct backend_options o = {.threads = 2,
+                                .rows_max = ROWS_MAX,
+                                .policy = BACKEND_POLICY_FAST,
+                                .level = BACKEND_LEVEL_PORTABLE}; /* a level without them */
     enum backend_policy policy;
 
     (void)state;
     expect(&x, &plain);
     struct backend *b = backend_cpu_open(x.m, &o, &e);
     assert_true(b != NULL && b->ops->kv_init(b, DRIVE_BLOCKS_MAX, &e));
-    assert_non_null(strstr(b->ops->describe(b), "exact (fast has nothing to add here)"));
+    assert_non_null(strstr(b->ops->describe(b), "exact (fast equals it: no AMX bf16 in use)"));
     drive_seq_init(&s, 0, 1);
     drive_prompt(b, &s, x.ids, TOKENS, ROWS_MAX, x.m->vocab, DRIVE_ALL, x.got);
     assert_memory_equal(x.got, x.want, x.bytes);

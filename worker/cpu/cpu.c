@@ -1,7 +1,7 @@
 /* cpu.c - the cpu backend: packed weights, bf16 KV pages, one pool. The pass itself: step.c.
  *
  * Policy `exact`: the bits of every logit are the same for any batch, chunk, cache hit, thread
- * count and level (kernels.h states the order of all sums). */
+ * count and level (kernels.h states the order of all sums). Policy `fast`: README.md, "Fast". */
 #include "worker/cpu/cpu.h"
 
 #include "worker/model/quant.h"
@@ -127,16 +127,30 @@ static void read_all(void *context, unsigned id, unsigned width)
     atomic_fetch_add(&w->sink, a + b + c + d);
 }
 
-/* One group against twelve rows, again and again: all operands stay in L1. */
+static uint32_t peak_rows(const struct cpu *c)
+{
+    uint32_t most = c->fast ? KERNEL_FAST_ROWS_MAX : 12;
+
+    return c->rows_max < most ? c->rows_max : most;
+}
+
+/* One group (`fast`: two) against some rows, again and again: all operands stay near. */
 static void multiply_all(void *context, unsigned id, unsigned width)
 {
     struct peak_work *w = context;
     struct cpu *c = w->c;
+    struct cpu_thread *t = &c->thread[id];
+    const struct packed *p = &c->layer[0].gate;
+    uint32_t rows = peak_rows(c);
 
     (void)width;
     for (uint32_t i = 0; i < PEAK_CALLS; i++) {
-        cpu_group(c, &c->layer[0].gate, 0, &c->act_d, 0, c->rows_max < 12 ? c->rows_max : 12,
-                  c->thread[id].gate, KERNEL_LANES, GEMM_SET);
+        if (c->fast) {
+            cpu_groups_fast(c, p, 0, 2, &c->act_d, 0, rows, t->gate, KERNEL_BLOCK, GEMM_SET,
+                            t->fast);
+        } else {
+            cpu_group(c, p, 0, &c->act_d, 0, rows, t->gate, KERNEL_LANES, GEMM_SET);
+        }
     }
 }
 
@@ -145,7 +159,7 @@ static struct backend_peaks cpu_peaks(struct backend *base)
     struct cpu *c = (struct cpu *)base;
     struct peak_work w = {.c = c};
     struct backend_peaks best = {0, 0};
-    double flop = 2.0 * KERNEL_LANES * c->m->d * (c->rows_max < 12 ? c->rows_max : 12) * PEAK_CALLS;
+    double flop = 2.0 * (c->fast ? 2 : 1) * KERNEL_LANES * c->m->d * peak_rows(c) * PEAK_CALLS;
 
     for (unsigned i = 0; i < PEAK_ROUNDS; i++) {
         double begin = seconds();
@@ -180,7 +194,8 @@ static void *line_alloc(size_t count, size_t bytes)
     return p;
 }
 
-static bool act_new(struct act *a, uint32_t rows, uint32_t columns)
+/* In policy `fast` rows may also be wanted in bf16: in whole tiles. */
+static bool act_new(struct act *a, uint32_t rows, uint32_t columns, bool fast)
 {
     size_t blocks = columns / KERNEL_BLOCK;
 
@@ -189,7 +204,12 @@ static bool act_new(struct act *a, uint32_t rows, uint32_t columns)
     a->d = line_alloc(rows, blocks * sizeof(float));
     a->s = line_alloc(rows, blocks * sizeof(float));
     a->c = line_alloc(rows, blocks * sizeof(int32_t));
-    return a->q != NULL && a->d != NULL && a->s != NULL && a->c != NULL;
+    if (fast) {
+        a->tiles = line_alloc((rows + KERNEL_LANES - 1) / KERNEL_LANES * KERNEL_LANES,
+                              columns * sizeof(*a->tiles));
+    }
+    return a->q != NULL && a->d != NULL && a->s != NULL && a->c != NULL &&
+           (!fast || a->tiles != NULL);
 }
 
 static void act_free(struct act *a)
@@ -198,6 +218,7 @@ static void act_free(struct act *a)
     free(a->d);
     free(a->s);
     free(a->c);
+    free(a->tiles);
 }
 
 static void cpu_close(struct backend *base)
@@ -213,6 +234,7 @@ static void cpu_close(struct backend *base)
         free(t->up);
         free(t->tail);
         free(t->attend);
+        free(t->fast);
     }
     free(c->thread);
     act_free(&c->act_d);
@@ -241,8 +263,9 @@ static bool thread_new(const struct cpu *c, struct cpu_thread *t)
     t->up = line_alloc(CPU_ROWS_AT_ONCE * KERNEL_BLOCK, sizeof(float));
     t->tail = line_alloc(CPU_ROWS_AT_ONCE * KERNEL_LANES, sizeof(float));
     t->attend = line_alloc(kernel_attend_scratch(queries, m->head_dim), sizeof(float));
-    return act_new(&t->own, CPU_ROWS_OWN, m->d) && t->row != NULL && t->gate != NULL &&
-           t->up != NULL && t->tail != NULL && t->attend != NULL;
+    t->fast = c->fast ? line_alloc(1, KERNEL_FAST_SCRATCH) : NULL;
+    return act_new(&t->own, CPU_ROWS_OWN, m->d, false) && t->row != NULL && t->gate != NULL &&
+           t->up != NULL && t->tail != NULL && t->attend != NULL && (!c->fast || t->fast != NULL);
 }
 
 static bool allocate(struct cpu *c)
@@ -261,8 +284,10 @@ static bool allocate(struct cpu *c)
     c->thread = line_alloc(c->threads, sizeof(*c->thread));
     if (c->layer == NULL || c->norms == NULL || c->rope == NULL || c->x == NULL || c->qkv == NULL ||
         c->row_position == NULL || c->row_sequence == NULL || c->unit == NULL ||
-        c->next_unit == NULL || c->thread == NULL || !act_new(&c->act_d, c->rows_max, m->d) ||
-        !act_new(&c->act_q, c->rows_max, c->q_size) || !act_new(&c->act_ff, c->rows_max, m->ff)) {
+        c->next_unit == NULL || c->thread == NULL ||
+        !act_new(&c->act_d, c->rows_max, m->d, c->fast) ||
+        !act_new(&c->act_q, c->rows_max, c->q_size, c->fast) ||
+        !act_new(&c->act_ff, c->rows_max, m->ff, c->fast)) {
         return false;
     }
     for (unsigned i = 0; i < c->threads; i++) {
@@ -402,8 +427,31 @@ static bool shape_fits(const struct cpu *c, struct err *e)
                    m->d, c->q_size, m->ff, m->head_dim, KERNEL_HEAD_DIM_MAX);
 }
 
+static void describe(struct cpu *c, const struct backend_options *o)
+{
+    char policy[64] = "exact";
+
+    if (c->fast) {
+        snprintf(policy, sizeof(policy), "fast (AMX bf16 from %u rows on)", KERNEL_FAST_ROWS);
+    } else if (o->policy == BACKEND_POLICY_FAST) {
+        snprintf(policy, sizeof(policy), "exact (fast equals it: no AMX bf16 in use)");
+    }
+    snprintf(c->text, sizeof(c->text), "cpu: %s, %u thread%s, %s, %s KV", c->kernels->name,
+             o->threads, o->threads == 1 ? "" : "s", policy, backend_kv_dtype_name(o->kv_dtype));
+}
+
 struct backend *backend_cpu_open(const struct model *m, const struct backend_options *o,
                                  struct err *e)
+{
+    const struct kernels *k = cpu_level_kernels(o->level, e);
+
+    return k == NULL ? NULL
+                     : cpu_open_with(m, o, k,
+                                     o->policy == BACKEND_POLICY_FAST && cpu_level_has_fast(k), e);
+}
+
+struct backend *cpu_open_with(const struct model *m, const struct backend_options *o,
+                              const struct kernels *k, bool fast, struct err *e)
 {
     static const struct backend_ops ops = {
         .name = "cpu",
@@ -427,8 +475,9 @@ struct backend *backend_cpu_open(const struct model *m, const struct backend_opt
     c->qkv_size = c->q_size + 2 * c->kv_size;
     c->kv_form = o->kv_dtype == BACKEND_KV_INT8 ? KV_INT8 : KV_BF16;
     c->page_bytes = kernel_page_bytes(c->kv_form, m->head_dim);
-    c->kernels = cpu_level_kernels(o->level, e);
-    if (c->kernels == NULL || !shape_fits(c, e) || (c->pool = pool_new(o->threads, e)) == NULL) {
+    c->kernels = k;
+    c->fast = fast;
+    if (!shape_fits(c, e) || (c->pool = pool_new(o->threads, e)) == NULL) {
         goto failed;
     }
     if (!allocate(c)) {
@@ -441,10 +490,7 @@ struct backend *backend_cpu_open(const struct model *m, const struct backend_opt
     copy_norms(c);
     drop_file_pages(m);
     model_rope_table(m, c->rope);
-    snprintf(c->text, sizeof(c->text), "cpu: %s, %u thread%s, %s, %s KV", c->kernels->name,
-             o->threads, o->threads == 1 ? "" : "s",
-             o->policy == BACKEND_POLICY_FAST ? "exact (fast has nothing to add here)" : "exact",
-             backend_kv_dtype_name(o->kv_dtype));
+    describe(c, o);
     return &c->base;
 failed:
     cpu_close(&c->base);

@@ -27,6 +27,7 @@ struct cpu_thread {
     float
         *tail; /* [CPU_ROWS_AT_ONCE][16] the head's last group when the vocabulary is no multiple */
     float *attend; /* kernel_attend_scratch */
+    uint8_t *fast; /* KERNEL_FAST_SCRATCH; NULL in policy `exact` */
 };
 
 /* Heads first .. first + heads - 1 (on one KV head) of `rows` rows of a sequence, from its row
@@ -39,6 +40,7 @@ struct cpu {
     struct backend base;   /* first */
     const struct model *m; /* borrowed */
     const struct kernels *kernels;
+    bool fast; /* the policy, and kernels has something for it */
     struct pool *pool;
     unsigned threads;
     uint32_t rows_max;
@@ -56,6 +58,7 @@ struct cpu {
     float *x;                        /* [rows_max][d] residual stream */
     float *qkv;                      /* [rows_max][qkv_size]; q becomes the attention's result */
     struct act act_d, act_q, act_ff; /* [rows_max] of d, q_size, ff columns */
+    struct act act_head;             /* act_d again, in the form that the head's rows have */
     struct cpu_thread *thread;       /* [threads] */
     uint32_t *row_position, *row_sequence; /* [rows_max] of the step under way */
     struct cpu_unit *unit;                 /* [rows_max * heads] */
@@ -79,5 +82,14 @@ void cpu_group(const struct cpu *c, const struct packed *p, uint32_t group, cons
                uint32_t first, uint32_t count, float *out, size_t stride, enum gemm_store store);
 /* BEST takes what $TOLLGATE_CPU names. NULL with a story when this CPU lacks the level. */
 const struct kernels *cpu_level_kernels(enum backend_level level, struct err *e);
+/* Whether gemm_fast of these kernels is there and this CPU runs it. */
+bool cpu_level_has_fast(const struct kernels *k);
+/* backend_cpu_open with kernels already chosen; `fast`: gemm_fast is used. */
+struct backend *cpu_open_with(const struct model *m, const struct backend_options *o,
+                              const struct kernels *k, bool fast, struct err *e);
+/* Policy `fast`: one or two groups from `group` on times `count` rows in bf16. */
+void cpu_groups_fast(const struct cpu *c, const struct packed *p, uint32_t group, uint32_t groups,
+                     const struct act *a, uint32_t first, uint32_t count, float *out, size_t stride,
+                     enum gemm_store store, uint8_t *scratch);
 
 #endif

@@ -32,13 +32,24 @@ enum pack_form { PACK_4 = 1, PACK_8 };
 #define PACK_8_BYTES 544u
 
 /* Activations in int8 [rows][columns], with per block of 32: scale d, s = d * sum, c = -128 * sum.
- */
+ * Or, for gemm_fast alone, in bf16: [rows / 16][columns / 32] tiles of [16][32], whole tiles. */
+enum act_form { ACT_INT8 = 0, ACT_BF16 };
 struct act {
     int8_t *q;
     float *d, *s; /* [rows][columns / 32] */
     int32_t *c;
     uint32_t columns;
+    enum act_form form; /* of this step's rows */
+    uint16_t *tiles;    /* NULL: never bf16 */
 };
+
+/* Row `row`'s 32 columns of a block, in bf16. */
+static inline uint16_t *act_tile_row(const struct act *a, uint32_t row, uint32_t block)
+{
+    size_t tile = (size_t)(row / KERNEL_LANES) * (a->columns / KERNEL_BLOCK) + block;
+
+    return a->tiles + (tile * KERNEL_LANES + row % KERNEL_LANES) * KERNEL_BLOCK;
+}
 
 enum gemm_store { GEMM_SET = 1, GEMM_ADD };
 
@@ -51,6 +62,25 @@ struct gemm_call {
     float *out;
     size_t stride;
     enum gemm_store store;
+};
+
+/* Policy `fast`: one group or two neighbours, widened to bf16 (q d + m, rounded to nearest), times
+ * activations in bf16; float32 sums over ascending columns. A row's sum does not depend on the rows
+ * beside it. */
+#define KERNEL_FAST_ROWS 32u       /* steps of fewer rows are computed as in `exact` */
+#define KERNEL_FAST_ROWS_MAX 128u  /* of one call */
+#define KERNEL_PANEL_BLOCKS 18u    /* widened at once: 36 KiB for two groups, most of an L1 */
+#define KERNEL_FAST_SCRATCH 53248u /* bytes: that, and the call's sums */
+
+struct fast_call {
+    const uint8_t *group[2]; /* the second NULL: there is one */
+    enum pack_form form;
+    const struct act *act; /* ACT_BF16 */
+    uint32_t first, count; /* first is a multiple of 16 */
+    float *out;            /* as gemm_call; the second group's products at out + 16 */
+    size_t stride;
+    enum gemm_store store;
+    uint8_t *scratch; /* KERNEL_FAST_SCRATCH bytes in lines of 64, one caller at a time */
 };
 
 /* A page holds keys or values of one block, layer and head: keys [head_dim / 2][32 tokens][2
@@ -95,9 +125,11 @@ struct kernels {
     const char *name;
     void (*gemm4)(const struct gemm_call *);
     void (*gemm8)(const struct gemm_call *);
+    void (*gemm_fast)(const struct fast_call *); /* NULL: the level has nothing for `fast` */
     /* out[columns] = x * rsqrt(mean(x^2) + eps) * weight; columns a multiple of 32. */
     void (*norm)(const float *x, const float *weight, uint32_t columns, float eps, float *out);
-    /* Row `row` of a: columns first .. first + count - 1 from x[count], multiples of 32. */
+    /* Row `row` of a, in a's form (ACT_BF16 only where gemm_fast is): columns first ..
+     * first + count - 1 from x[count], multiples of 32. */
     void (*quantize)(const float *x, struct act *a, uint32_t row, uint32_t first, uint32_t count);
     /* gate[n] = gate / (1 + exp(-gate)) * up; n a multiple of 16. */
     void (*silu)(float *gate, const float *up, uint32_t n);

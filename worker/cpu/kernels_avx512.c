@@ -10,7 +10,7 @@
 #include "worker/cpu/lanes_body.h"
 #include "worker/cpu/attend_body.h"
 
-#define PREFETCH 2048 /* bytes ahead in the weight stream, past what the hardware does */
+#define PREFETCH 4096 /* bytes ahead in the weight stream, past what the hardware does */
 #define TILE_MAX 12u
 
 LANE_FN __m512 load_scales(const uint8_t *p)

@@ -104,6 +104,8 @@ static bool has_avx512bf16(void)
 #define ARCH_REQ_XCOMP_PERM 0x1023           /* of arch_prctl */
 #define XFEATURE_XTILEDATA 18
 
+#define AMX_BF16_CPUID_BIT (1u << 22) /* leaf 7, edx: their bf16 products */
+
 /* Tiles are big, so Linux gives them to a process only when it asks (for all its threads). */
 static bool has_amx(void)
 {
@@ -118,6 +120,18 @@ static bool has_amx(void)
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 #endif
+
+bool cpu_level_has_fast(const struct kernels *k)
+{
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+
+    return k->gemm_fast != NULL && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
+           (d & AMX_BF16_CPUID_BIT) != 0;
+#else
+    return k->gemm_fast != NULL;
+#endif
+}
 
 /* NULL: not on this CPU. The compiler's probe also asks whether the system saves the registers. */
 static const struct kernels *available(enum backend_level level)

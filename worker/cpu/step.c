@@ -16,6 +16,9 @@
 
 #include <math.h>
 
+_Static_assert(CPU_ROWS_AT_ONCE <= KERNEL_FAST_ROWS_MAX && KERNEL_FAST_ROWS > CPU_ROWS_OWN,
+               "rows in bf16 fit one call, and are never a thread's own");
+
 struct range {
     uint32_t begin, end;
 };
@@ -41,27 +44,53 @@ void cpu_group(const struct cpu *c, const struct packed *p, uint32_t group, cons
     (p->form == PACK_4 ? c->kernels->gemm4 : c->kernels->gemm8)(&call);
 }
 
+void cpu_groups_fast(const struct cpu *c, const struct packed *p, uint32_t group, uint32_t groups,
+                     const struct act *a, uint32_t first, uint32_t count, float *out, size_t stride,
+                     enum gemm_store store, uint8_t *scratch)
+{
+    struct fast_call call = {
+        .group = {p->data + packed_group(p, group),
+                  groups > 1 ? p->data + packed_group(p, group + 1) : NULL},
+        .form = p->form,
+        .act = a,
+        .first = first,
+        .count = count,
+        .out = out,
+        .stride = stride,
+        .store = store,
+        .scratch = scratch,
+    };
+
+    c->kernels->gemm_fast(&call);
+}
+
 /* Groups g.begin .. g.end - 1 of p for all rows; column 0 of the matrix lies at out. */
 static void groups(const struct cpu *c, const struct packed *p, struct range g, const struct act *a,
-                   uint32_t rows, float *out, size_t stride, enum gemm_store store)
+                   uint32_t rows, float *out, size_t stride, enum gemm_store store, unsigned id)
 {
     for (uint32_t first = 0; first < rows; first += CPU_ROWS_AT_ONCE) {
         uint32_t count = rows - first < CPU_ROWS_AT_ONCE ? rows - first : CPU_ROWS_AT_ONCE;
-        for (uint32_t i = g.begin; i < g.end; i++) {
+        for (uint32_t i = g.begin; a->form == ACT_BF16 && i < g.end; i += 2) {
+            cpu_groups_fast(c, p, i, g.end - i, a, first, count,
+                            out + first * stride + i * KERNEL_LANES, stride, store,
+                            c->thread[id].fast);
+        }
+        for (uint32_t i = g.begin; a->form == ACT_INT8 && i < g.end; i++) {
             cpu_group(c, p, i, a, first, count, out + first * stride + i * KERNEL_LANES, stride,
                       store);
         }
     }
 }
 
-/* The normalised, quantised rows (which[i], or all) as this thread shall read them. */
+/* The normalised, quantised rows (which[i], or all) as this thread shall read them: in `all`, or
+ * when they are few in its own. */
 static const struct act *norm_rows(struct cpu *c, const float *weight, const uint32_t *which,
-                                   uint32_t rows, unsigned id, unsigned width)
+                                   uint32_t rows, struct act *all, unsigned id, unsigned width)
 {
     struct cpu_thread *t = &c->thread[id];
     uint32_t d = c->m->d;
     bool few = rows <= CPU_ROWS_OWN;
-    struct act *a = few ? &t->own : &c->act_d;
+    struct act *a = few ? &t->own : all;
     struct range r = few ? (struct range){0, rows} : share(rows, id, width);
 
     for (uint32_t i = r.begin; i < r.end; i++) {
@@ -97,7 +126,8 @@ static struct range project_qkv(struct cpu *c, const struct cpu_layer *l, const 
         uint32_t begin = all.begin > base ? all.begin - base : 0;
         uint32_t end = all.end > base ? all.end - base : 0;
         struct range g = {begin, end < p[i]->groups ? end : p[i]->groups};
-        groups(c, p[i], g, a, rows, c->qkv + (size_t)base * KERNEL_LANES, c->qkv_size, GEMM_SET);
+        groups(c, p[i], g, a, rows, c->qkv + (size_t)base * KERNEL_LANES, c->qkv_size, GEMM_SET,
+               id);
         base += p[i]->groups;
     }
     return all;
@@ -329,7 +359,14 @@ static void feed_columns(struct cpu *c, const struct cpu_layer *l, const struct 
 {
     for (uint32_t first = 0; first < rows; first += CPU_ROWS_AT_ONCE) {
         uint32_t count = rows - first < CPU_ROWS_AT_ONCE ? rows - first : CPU_ROWS_AT_ONCE;
-        for (uint32_t half = 0; half < 2; half++) {
+        if (a->form == ACT_BF16) {
+            uint32_t group = column / KERNEL_LANES;
+            cpu_groups_fast(c, &l->gate, group, 2, a, first, count, t->gate, KERNEL_BLOCK, GEMM_SET,
+                            t->fast);
+            cpu_groups_fast(c, &l->up, group, 2, a, first, count, t->up, KERNEL_BLOCK, GEMM_SET,
+                            t->fast);
+        }
+        for (uint32_t half = 0; a->form == ACT_INT8 && half < 2; half++) {
             uint32_t group = column / KERNEL_LANES + half;
             cpu_group(c, &l->gate, group, a, first, count, t->gate + half * KERNEL_LANES,
                       KERNEL_BLOCK, GEMM_SET);
@@ -350,21 +387,22 @@ static void layer_forward(struct cpu *c, const struct batch *b, uint32_t index, 
     const struct cpu_layer *l = &c->layer[index];
     const float *norm = c->norms + (size_t)2 * index * c->m->d;
 
-    const struct act *a = norm_rows(c, norm, NULL, b->rows, id, width);
+    const struct act *a = norm_rows(c, norm, NULL, b->rows, &c->act_d, id, width);
     struct range mine = project_qkv(c, l, a, b->rows, id, width);
     store_kv(c, b, index, mine, id, width);
     pool_barrier(c->pool, id);
     attention(c, b, index, id, width);
-    groups(c, &l->o, share(l->o.groups, id, width), &c->act_q, b->rows, c->x, c->m->d, GEMM_ADD);
+    groups(c, &l->o, share(l->o.groups, id, width), &c->act_q, b->rows, c->x, c->m->d, GEMM_ADD,
+           id);
     pool_barrier(c->pool, id);
-    a = norm_rows(c, norm + c->m->d, NULL, b->rows, id, width);
+    a = norm_rows(c, norm + c->m->d, NULL, b->rows, &c->act_d, id, width);
     struct range columns = share(c->m->ff / KERNEL_BLOCK, id, width);
     for (uint32_t i = columns.begin; i < columns.end; i++) {
         feed_columns(c, l, a, i * KERNEL_BLOCK, b->rows, &c->thread[id]);
     }
     pool_barrier(c->pool, id);
     groups(c, &l->down, share(l->down.groups, id, width), &c->act_ff, b->rows, c->x, c->m->d,
-           GEMM_ADD);
+           GEMM_ADD, id);
     pool_barrier(c->pool, id);
 }
 
@@ -378,7 +416,12 @@ static void head_tail(struct cpu *c, const struct act *a, const struct cpu_step 
     for (uint32_t first = 0; first < s->b->wanted; first += CPU_ROWS_AT_ONCE) {
         uint32_t left = s->b->wanted - first;
         uint32_t count = left < CPU_ROWS_AT_ONCE ? left : CPU_ROWS_AT_ONCE;
-        cpu_group(c, &c->head, group, a, first, count, tail, KERNEL_LANES, GEMM_SET);
+        if (a->form == ACT_BF16) {
+            cpu_groups_fast(c, &c->head, group, 1, a, first, count, tail, KERNEL_LANES, GEMM_SET,
+                            c->thread[id].fast);
+        } else {
+            cpu_group(c, &c->head, group, a, first, count, tail, KERNEL_LANES, GEMM_SET);
+        }
         for (uint32_t i = 0; i < count; i++) {
             memcpy(s->logits + (size_t)(first + i) * vocab + begin, tail + i * KERNEL_LANES,
                    (vocab - begin) * sizeof(float));
@@ -391,9 +434,10 @@ static void head_forward(struct cpu *c, const struct cpu_step *s, unsigned id, u
     const struct batch *b = s->b;
     uint32_t whole = c->m->vocab / KERNEL_LANES;
     const float *norm = c->norms + (size_t)2 * c->m->layers * c->m->d;
-    const struct act *a = norm_rows(c, norm, b->want, b->wanted, id, width);
+    const struct act *a = norm_rows(c, norm, b->want, b->wanted, &c->act_head, id, width);
 
-    groups(c, &c->head, share(whole, id, width), a, b->wanted, s->logits, c->m->vocab, GEMM_SET);
+    groups(c, &c->head, share(whole, id, width), a, b->wanted, s->logits, c->m->vocab, GEMM_SET,
+           id);
     if (whole < c->head.groups && id == width - 1) {
         head_tail(c, a, s, id);
     }
@@ -462,6 +506,19 @@ static void split_remainder(struct cpu *c, unsigned width)
     }
 }
 
+static enum act_form form_of(const struct cpu *c, uint32_t rows)
+{
+    return c->fast && rows >= KERNEL_FAST_ROWS ? ACT_BF16 : ACT_INT8;
+}
+
+/* Which matrix kernels this step takes: the layers' by its rows, the head's by the rows wanted. */
+static void choose_forms(struct cpu *c, const struct batch *b)
+{
+    c->act_d.form = c->act_q.form = c->act_ff.form = form_of(c, b->rows);
+    c->act_head = c->act_d;
+    c->act_head.form = form_of(c, b->wanted);
+}
+
 void cpu_step_plan(struct cpu *c, const struct batch *b)
 {
     uint32_t group = c->m->heads / c->m->kv_heads;
@@ -474,6 +531,7 @@ void cpu_step_plan(struct cpu *c, const struct batch *b)
             c->row_sequence[b->q_start[s] + i] = s;
         }
     }
+    choose_forms(c, b);
     rows_at_once = rows_at_once > CPU_ATTEND_ROWS ? CPU_ATTEND_ROWS : rows_at_once;
     rows_at_once = rows_at_once == 0 ? 1 : rows_at_once;
     list_units(c, b, rows_at_once);
