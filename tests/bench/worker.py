@@ -6,7 +6,7 @@ package @node-llama-cpp, driven through the ctypes binding of llama-cpp-python's
 once into ~/.cache/tollgate/bench. Sides take turns in every round, at equal thread counts; the peer in several settings,
 of which the best counts. Tokens a second in wall time, and per CPU-second, which neighbours disturb less.
 
-    worker.py [--rounds 3] [--tests tg,b8,v8,pp512,pp512fast,kv4k,load,spin] [--threads 1,2] [--peer passive,spinning,passive+fa]
+    worker.py [--rounds 3] [--tests tg,b8,v8,pp512,pp512fast,kv4k,load,spin,copy] [--threads 1,2] [--peer passive,spinning,passive+fa]
               [--patience 20]
 """
 import argparse
@@ -19,6 +19,7 @@ import sys
 import tarfile
 
 from common import CACHE, CPUS, LAB, RELEASE, Table, load_after, machine, median, mid, need, settle, skip
+from worker_copy import measure_copy
 
 NPM = "@node-llama-cpp/linux-x64@3.22.1"
 SDIST = "llama-cpp-python==0.3.36"
@@ -241,7 +242,7 @@ def show_ours(got, ours, settings, threads):
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--rounds", type=int, default=3)
-    ap.add_argument("--tests", default="tg,b8,v8,pp512,pp512fast,kv4k,load,spin")
+    ap.add_argument("--tests", default="tg,b8,v8,pp512,pp512fast,kv4k,load,spin,copy")
     ap.add_argument("--threads", default="1,2" if CPUS > 1 else "1")
     ap.add_argument("--patience", type=int, default=20, help="seconds to wait, before each figure, for neighbours to leave the CPUs")
     ap.add_argument("--peer", default=",".join(SETTINGS))
@@ -249,7 +250,8 @@ def main():
     model = os.environ.get("TOLLGATE_MODEL_FILE", os.path.expanduser("~/.cache/tollgate/SmolLM2-135M-Instruct.Q4_1.gguf"))
     need(LAB / "llama/llama_bench.py", "the peer's harness is there")
     need(model, "TOLLGATE_MODEL_FILE names the model")
-    tests, threads, settings = a.tests.split(","), [int(n) for n in a.threads.split(",")], a.peer.split(",")
+    copy = "copy" in a.tests.split(",")
+    tests, threads, settings = [t for t in a.tests.split(",") if t != "copy"], [int(n) for n in a.threads.split(",")], a.peer.split(",")
     machine()
     peer, ours = Peer(model), Ours(model)
     peer.check()
@@ -264,6 +266,8 @@ def main():
     show(got, settings, tests, threads)
     print()
     show_ours(got, ours, settings, threads)
+    for n in threads if copy else ():
+        measure_copy(model, n, a.rounds)
     load_after()
 
 
