@@ -60,7 +60,13 @@ static void compare(bool four_bits, uint32_t seed)
     }
     for (uint32_t count = 1; count <= ROWS; count++) {
         for (enum gemm_store store = GEMM_SET; store <= GEMM_ADD; store++) {
-            struct gemm_call call = {group, &act, ROWS - count, count, want, STRIDE, store};
+            struct gemm_call call = {.group = group,
+                                     .act = &act,
+                                     .first = ROWS - count,
+                                     .count = count,
+                                     .out = want,
+                                     .stride = STRIDE,
+                                     .store = store};
             for (size_t i = 0; i < ARRAY_LEN(want); i++) {
                 want[i] = got[i] = (float)i;
             }

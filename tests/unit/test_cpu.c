@@ -397,7 +397,13 @@ static struct gemm_data *gemm_data(uint32_t type, bool extreme, uint32_t seed)
 static void gemm(const struct kernels *k, const struct gemm_data *g, uint32_t first, uint32_t count,
                  enum gemm_store store, float *out)
 {
-    struct gemm_call call = {g->group, &g->act, first, count, out, 20, store};
+    struct gemm_call call = {.group = g->group,
+                             .act = &g->act,
+                             .first = first,
+                             .count = count,
+                             .out = out,
+                             .stride = 20,
+                             .store = store};
 
     (g->packed.form == PACK_4 ? k->gemm4 : k->gemm8)(&call);
 }

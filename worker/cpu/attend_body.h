@@ -24,24 +24,30 @@ enum attend_from { FROM_BF16 = 1, FROM_INT8 };
 
 struct attend_state {
     const struct attend_call *call;
-    const uint8_t *page; /* the tile as stored */
+    uint16_t *wide; /* room for two tiles of integers in bf16, used in turns */
+    uint16_t *q;    /* [queries][head_dim, in whole 32] */
+    float *acc;     /* [queries][head_dim] */
+    float *sum;     /* [queries][16] lane sums of weights */
+    float *top;     /* [queries][16] the running maximum, in every lane */
+};
+
+struct attend_page {
+    const uint8_t *stored;
+    const uint16_t *key, *value; /* in bf16, unless integers are read on the way */
     const uint8_t *next; /* the page after it: fetched on the way, for no hardware crosses pages */
-    const uint16_t *key, *value; /* the tile in bf16, unless integers are read on the way */
-    uint16_t *wide;              /* room for a tile of integers in bf16 */
-    uint16_t *q;                 /* [queries][head_dim, in whole 32] */
-    float *acc;                  /* [queries][head_dim] */
-    float *sum;                  /* [queries][16] lane sums of weights */
-    float *top;                  /* [queries][16] the running maximum, in every lane */
-    bool fetch;                  /* the next page, on the way */
+    uint32_t base;       /* position of its first token */
 };
 
 /* Queries of one step through a tile. */
 struct attend_group {
-    uint32_t first;                /* index of the first query */
+    struct attend_page page;
+    bool fetch;                    /* the next page, on the way */
+    uint32_t n, first;             /* queries, and the index of the first one */
     uint32_t keys[ATTEND_QUERIES]; /* keys of the tile that the query sees, 1 .. 32 */
     uint32_t common;               /* that all of them see */
-    lanes fix[ATTEND_QUERIES];     /* correction of what was summed before */
-    bool higher;                   /* some correction is not 1 */
+    lanes score[ATTEND_QUERIES][2];
+    lanes fix[ATTEND_QUERIES]; /* correction of what was summed before */
+    bool higher;               /* some correction is not 1 */
     uint16_t weight[ATTEND_QUERIES][KERNEL_TILE];
 };
 
@@ -55,15 +61,19 @@ LANE_FN uint32_t attend_q_size(const struct attend_call *c)
     return (c->head_dim + KERNEL_BLOCK - 1) / KERNEL_BLOCK * KERNEL_BLOCK;
 }
 
-LANE_FN pairs attend_key(const struct attend_state *s, const enum attend_from from, uint32_t at)
+LANE_FN pairs attend_key(const struct attend_group *g, const enum attend_from from, uint32_t at)
 {
-    return from == FROM_BF16 ? pairs_load(s->key + at) : pairs_i8((const int8_t *)s->page + at);
+    return from == FROM_BF16 ? pairs_load(g->page.key + at)
+                             : pairs_i8((const int8_t *)g->page.stored + at);
 }
 
-LANE_FN pairs attend_value(const struct attend_state *s, const enum attend_from from, uint32_t at)
+LANE_FN pairs attend_value(const struct attend_state *s, const struct attend_group *g,
+                           const enum attend_from from, uint32_t at)
 {
-    return from == FROM_BF16 ? pairs_load(s->value + at)
-                             : pairs_i8((const int8_t *)s->page + s->call->value_offset + at);
+    const uint8_t *stored = g->page.stored + s->call->value_offset;
+
+    return from == FROM_BF16 ? pairs_load(g->page.value + at)
+                             : pairs_i8((const int8_t *)stored + at);
 }
 
 /* Of the 32 tokens of an int8 page. */
@@ -85,20 +95,21 @@ LANE_FN void attend_fetch(const struct attend_state *s, const uint8_t *next, uin
     }
 }
 
-LANE_FN void attend_scores(const struct attend_state *s, const struct attend_group *g,
-                           const enum attend_from from, const unsigned n, lanes score[][2])
+LANE_FN void attend_scores(const struct attend_state *s, struct attend_group *g,
+                           const enum attend_from from, const unsigned n)
 {
     uint32_t row = attend_q_size(s->call);
     const uint16_t *q = s->q + (size_t)g->first * row;
+    lanes score[ATTEND_QUERIES][2];
 
     for (unsigned i = 0; i < n; i++) {
         score[i][0] = score[i][1] = lanes_set(0);
     }
     for (uint32_t column = 0; column < s->call->head_dim; column += 2) {
-        pairs k0 = attend_key(s, from, column * KERNEL_TILE);
-        pairs k1 = attend_key(s, from, column * KERNEL_TILE + 2 * KERNEL_LANES);
-        if (s->fetch) {
-            attend_fetch(s, s->next, column / 2, 2 * KERNEL_TILE);
+        pairs k0 = attend_key(g, from, column * KERNEL_TILE);
+        pairs k1 = attend_key(g, from, column * KERNEL_TILE + 2 * KERNEL_LANES);
+        if (g->fetch) {
+            attend_fetch(s, g->page.next, column / 2, 2 * KERNEL_TILE);
         }
         for (unsigned i = 0; i < n; i++) {
             pairs v = pairs_set(q + i * row + column);
@@ -106,18 +117,22 @@ LANE_FN void attend_scores(const struct attend_state *s, const struct attend_gro
             score[i][1] = pairs_dot(k1, v, score[i][1]);
         }
     }
+    for (unsigned i = 0; i < n; i++) {
+        g->score[i][0] = score[i][0];
+        g->score[i][1] = score[i][1];
+    }
 }
 
-/* The weights of 32 keys, given the scores a and b of query i of the group. */
-LANE_FN void attend_weigh(const struct attend_state *s, struct attend_group *g, const unsigned i,
-                          lanes a, lanes b)
+/* The weights of 32 keys, given the scores of query i of the group. */
+LANE_FN void attend_weigh(const struct attend_state *s, struct attend_group *g, const unsigned i)
 {
     float *top = s->top + (size_t)(g->first + i) * KERNEL_LANES;
     float *sum = s->sum + (size_t)(g->first + i) * KERNEL_LANES;
     unsigned keys = g->keys[i], upper = keys > KERNEL_LANES ? keys - KERNEL_LANES : 0;
-    const uint8_t *page = s->page, *values = s->page + s->call->value_offset;
+    const uint8_t *page = g->page.stored, *values = page + s->call->value_offset;
     const bool integers = s->call->form == KV_INT8, all = keys == KERNEL_TILE;
     lanes none = lanes_set(SCORE_NONE), zero = lanes_set(0);
+    lanes a = g->score[i][0], b = g->score[i][1];
 
     if (integers) {
         a = lanes_mul(a, attend_scale(s, page, 0));
@@ -166,7 +181,7 @@ LANE_FN void attend_own_values(const struct attend_state *s, const struct attend
     for (; 2 * pair < g->keys[i]; pair++) {
         pairs w = pairs_set(g->weight[i] + 2 * pair);
         for (unsigned j = 0; j < m; j++, to += KERNEL_LANES) {
-            pairs v = attend_value(s, from, 2 * (pair * dim + at + j * KERNEL_LANES));
+            pairs v = attend_value(s, g, from, 2 * (pair * dim + at + j * KERNEL_LANES));
             v = 2 * pair + 1 < g->keys[i] ? v : pairs_even(v);
             lanes_store(to, pairs_dot(v, w, lanes_load(to)));
         }
@@ -197,11 +212,11 @@ LANE_FN void attend_values(const struct attend_state *s, const struct attend_gro
         }
     }
     for (uint32_t pair = 0; pair < common; pair++) {
-        if (s->fetch && at == 0) {
-            attend_fetch(s, s->next + s->call->value_offset, pair, 2 * dim);
+        if (g->fetch && at == 0) {
+            attend_fetch(s, g->page.next + s->call->value_offset, pair, 2 * dim);
         }
         for (unsigned j = 0; j < m; j++) {
-            pairs v = attend_value(s, from, 2 * (pair * dim + at + j * KERNEL_LANES));
+            pairs v = attend_value(s, g, from, 2 * (pair * dim + at + j * KERNEL_LANES));
             for (unsigned i = 0; i < n; i++) {
                 acc[i][j] = pairs_dot(v, pairs_set(g->weight[i] + 2 * pair), acc[i][j]);
             }
@@ -217,15 +232,13 @@ LANE_FN void attend_values(const struct attend_state *s, const struct attend_gro
     }
 }
 
-LANE_FN void attend_step(const struct attend_state *s, struct attend_group *g,
-                         const enum attend_from from, const unsigned n)
+LANE_FN void attend_weights_and_values(const struct attend_state *s, struct attend_group *g,
+                                       const enum attend_from from, const unsigned n)
 {
-    lanes score[ATTEND_QUERIES][2];
     uint32_t at = 0, dim = s->call->head_dim;
 
-    attend_scores(s, g, from, n, score);
     for (unsigned i = 0; i < n; i++) {
-        attend_weigh(s, g, i, score[i][0], score[i][1]);
+        attend_weigh(s, g, i);
     }
     for (; at + ATTEND_VECTORS * KERNEL_LANES <= dim; at += ATTEND_VECTORS * KERNEL_LANES) {
         attend_values(s, g, from, n, at, ATTEND_VECTORS);
@@ -235,57 +248,53 @@ LANE_FN void attend_step(const struct attend_state *s, struct attend_group *g,
     }
 }
 
-/* n queries from `first` on, and which keys of the tile each sees: later rows see more. */
-LANE_FN void attend_see(const struct attend_call *c, struct attend_group *g, uint32_t base,
-                        uint32_t first, uint32_t n)
+/* f(s, g, from, n) with a constant n. */
+#define ATTEND_EACH_N(f, from)                                                                     \
+    switch (g->n) {                                                                                \
+    case 1:                                                                                        \
+        f(s, g, from, 1);                                                                          \
+        break;                                                                                     \
+    case 2:                                                                                        \
+        f(s, g, from, 2);                                                                          \
+        break;                                                                                     \
+    case 3:                                                                                        \
+        f(s, g, from, 3);                                                                          \
+        break;                                                                                     \
+    default:                                                                                       \
+        f(s, g, from, ATTEND_QUERIES);                                                             \
+    }
+
+static void attend_begin(const struct attend_state *s, struct attend_group *g)
 {
+    if (g->page.key != NULL) {
+        ATTEND_EACH_N(attend_scores, FROM_BF16)
+    } else {
+        ATTEND_EACH_N(attend_scores, FROM_INT8)
+    }
+}
+
+static void attend_end(const struct attend_state *s, struct attend_group *g)
+{
+    if (g->page.key != NULL) {
+        ATTEND_EACH_N(attend_weights_and_values, FROM_BF16)
+    } else {
+        ATTEND_EACH_N(attend_weights_and_values, FROM_INT8)
+    }
+}
+
+/* The queries from `first` on, and which keys of the page each sees: later rows see more. */
+static void attend_see(const struct attend_call *c, struct attend_group *g, uint32_t first)
+{
+    uint32_t left = c->rows * c->heads - first;
+
+    g->n = left < ATTEND_QUERIES ? left : ATTEND_QUERIES;
     g->first = first;
     g->higher = false;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t limit = c->first_position + (first + i) / c->heads + 1;
-        g->keys[i] = limit - base < KERNEL_TILE ? limit - base : KERNEL_TILE;
+    for (uint32_t i = 0; i < g->n; i++) {
+        uint32_t sees = c->first_position + (first + i) / c->heads + 1 - g->page.base;
+        g->keys[i] = sees < KERNEL_TILE ? sees : KERNEL_TILE;
     }
     g->common = g->keys[0];
-}
-
-/* All queries that see keys of the tile that begins at position `base`. */
-LANE_FN void attend_tile(struct attend_state *s, const enum attend_from from, uint32_t base)
-{
-    const struct attend_call *c = s->call;
-    uint32_t queries = c->rows * c->heads;
-    uint32_t row = base > c->first_position ? base - c->first_position : 0; /* first that sees it */
-
-    s->fetch = true;
-    for (uint32_t first = row * c->heads; first < queries; first += ATTEND_QUERIES) {
-        struct attend_group g;
-        uint32_t n = queries - first < ATTEND_QUERIES ? queries - first : ATTEND_QUERIES;
-        attend_see(c, &g, base, first, n);
-        switch (n) {
-        case 1:
-            attend_step(s, &g, from, 1);
-            break;
-        case 2:
-            attend_step(s, &g, from, 2);
-            break;
-        case 3:
-            attend_step(s, &g, from, 3);
-            break;
-        default:
-            attend_step(s, &g, from, ATTEND_QUERIES);
-        }
-        s->fetch = false;
-    }
-}
-
-/* Copies of all the above, each for one way to read. */
-static void attend_bf16_tile(struct attend_state *s, uint32_t base)
-{
-    attend_tile(s, FROM_BF16, base);
-}
-
-static void attend_int8_tile(struct attend_state *s, uint32_t base)
-{
-    attend_tile(s, FROM_INT8, base);
 }
 
 static void attend_widen(const uint8_t *page, uint16_t *to, uint32_t n)
@@ -295,24 +304,54 @@ static void attend_widen(const uint8_t *page, uint16_t *to, uint32_t n)
     }
 }
 
-static void attend_page(struct attend_state *s, uint32_t base)
+static struct attend_page attend_page_at(const struct attend_state *s, uint32_t base)
 {
     const struct attend_call *c = s->call;
-    uint32_t n = KERNEL_TILE * c->head_dim;
+    uint32_t n = KERNEL_TILE * c->head_dim, at = base / KERNEL_TILE;
+    struct attend_page p = {.base = base, .stored = c->kv + c->table[at] * c->block_stride};
+    const uint8_t *values = p.stored + c->value_offset;
+    uint16_t *wide = s->wide + (size_t)2 * n * (at % 2);
 
-    if (c->form == KV_BF16) {
-        s->key = (const uint16_t *)(const void *)s->page;
-        s->value = (const uint16_t *)(const void *)(s->page + c->value_offset);
-        attend_bf16_tile(s, base);
-    } else if (c->rows * c->heads <= ATTEND_QUERIES) {
-        attend_int8_tile(s, base);
-    } else {
-        attend_widen(s->page, s->wide, n);
-        attend_widen(s->page + c->value_offset, s->wide + n, n);
-        s->key = s->wide;
-        s->value = s->wide + n;
-        attend_bf16_tile(s, base);
+    p.next = c->after != NULL ? c->after : p.stored;
+    if (base + KERNEL_TILE < c->first_position + c->rows) {
+        p.next = c->kv + c->table[at + 1] * c->block_stride;
     }
+    if (c->form == KV_BF16) {
+        p.key = (const uint16_t *)(const void *)p.stored;
+        p.value = (const uint16_t *)(const void *)values;
+    } else if (c->rows * c->heads > ATTEND_QUERIES) {
+        attend_widen(p.stored, wide, n);
+        attend_widen(values, wide + n, n);
+        p.key = wide;
+        p.value = wide + n;
+    }
+    return p;
+}
+
+/* Scores of the next group (or page) are summed before the weights of the last are found, a long
+ * chain of few operations: so the CPU has work beside it. */
+static void attend_pages(const struct attend_state *s)
+{
+    const struct attend_call *c = s->call;
+    struct attend_group group[2];
+    unsigned begun = 0;
+
+    for (uint32_t base = 0; base < c->first_position + c->rows; base += KERNEL_TILE) {
+        struct attend_page page = attend_page_at(s, base);
+        uint32_t row = base > c->first_position ? base - c->first_position : 0; /* sees it first */
+        for (uint32_t first = row * c->heads; first < c->rows * c->heads; first += ATTEND_QUERIES) {
+            struct attend_group *g = &group[begun % 2];
+            g->page = page;
+            g->fetch = first == row * c->heads;
+            attend_see(c, g, first);
+            attend_begin(s, g);
+            if (begun > 0) {
+                attend_end(s, &group[(begun - 1) % 2]);
+            }
+            begun++;
+        }
+    }
+    attend_end(s, &group[(begun - 1) % 2]);
 }
 
 /* The query in bf16, times the scale of scores and log2(e): weights are powers of two. */
@@ -334,11 +373,10 @@ LANE_FN void attend_query(const struct attend_state *s, uint32_t query)
 static __attribute__((noinline)) void attend_all(const struct attend_call *c)
 {
     uint32_t queries = c->rows * c->heads, dim = c->head_dim;
-    uint32_t keys = c->first_position + c->rows;
     struct attend_state s = {.call = c, .wide = (uint16_t *)(void *)c->scratch};
 
-    s.q = s.wide + (size_t)2 * KERNEL_TILE * dim;
-    s.acc = c->scratch + (size_t)KERNEL_TILE * dim + (size_t)queries * attend_q_size(c) / 2;
+    s.q = s.wide + (size_t)4 * KERNEL_TILE * dim;
+    s.acc = c->scratch + (size_t)2 * KERNEL_TILE * dim + (size_t)queries * attend_q_size(c) / 2;
     s.sum = s.acc + (size_t)queries * dim;
     s.top = s.sum + (size_t)queries * KERNEL_LANES;
     memset(s.acc, 0, (size_t)queries * (dim + KERNEL_LANES) * sizeof(float)); /* acc and sum */
@@ -346,15 +384,7 @@ static __attribute__((noinline)) void attend_all(const struct attend_call *c)
         attend_query(&s, i);
         lanes_store(s.top + i * KERNEL_LANES, lanes_set(SCORE_NONE));
     }
-    for (uint32_t base = 0; base < keys; base += KERNEL_TILE) {
-        uint32_t after = base / KERNEL_TILE + 1;
-        s.page = c->kv + c->table[base / KERNEL_TILE] * c->block_stride;
-        s.next = c->after != NULL ? c->after : s.page;
-        if (after * KERNEL_TILE < keys) {
-            s.next = c->kv + c->table[after] * c->block_stride;
-        }
-        attend_page(&s, base);
-    }
+    attend_pages(&s);
     for (uint32_t i = 0; i < queries; i++) {
         lanes sum = lanes_set(lanes_sum(lanes_load(s.sum + (size_t)i * KERNEL_LANES)));
         for (uint32_t at = 0; at < dim; at += KERNEL_LANES) {

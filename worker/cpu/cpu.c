@@ -149,7 +149,7 @@ static void multiply_all(void *context, unsigned id, unsigned width)
             cpu_groups_fast(c, p, 0, 2, &c->act_d, 0, rows, t->gate, KERNEL_BLOCK, GEMM_SET,
                             t->fast);
         } else {
-            cpu_group(c, p, 0, &c->act_d, 0, rows, t->gate, KERNEL_LANES, GEMM_SET);
+            cpu_group(c, p, 0, &c->act_d, 0, rows, t->gate, KERNEL_LANES, GEMM_SET, NULL);
         }
     }
 }

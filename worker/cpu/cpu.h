@@ -9,18 +9,29 @@
 
 #include <stdatomic.h>
 
-#define CPU_ROWS_AT_ONCE 128u  /* activation rows of one kernel call: outputs stay in L1/L2 */
-#define CPU_ROWS_OWN 4u        /* up to so many rows a thread normalises alone: no barrier for it */
-#define CPU_ROWS_SPREAD 32u    /* from so many on writing KV is work that must be shared evenly */
-#define CPU_ATTEND_ROWS 16u    /* rows of one attention unit: shares the widening of a tile */
-#define CPU_ATTEND_QUERIES 48u /* queries of one unit, unless one row alone has more */
+#define CPU_ROWS_AT_ONCE 128u /* activation rows of one kernel call: outputs stay in L1/L2 */
+#define CPU_ROWS_OWN 4u       /* up to so many rows a thread normalises alone: no barrier for it */
+#define CPU_ROWS_SPREAD 32u   /* from so many on writing KV is work that must be shared evenly */
+#define CPU_ATTEND_ROWS 16u   /* rows of one attention unit: shares the widening of a tile */
+#define CPU_AHEAD_ROWS 32u    /* steps of more rows have no need of it: see cpu_ahead */
+#define CPU_AHEAD_BYTES (2u << 20) /* of a layer and thread: L2 and L3 must still hold them */
+#define CPU_ATTEND_QUERIES 48u     /* queries of one unit, unless one row alone has more */
 
 struct cpu_layer {
     struct packed q, k, v, o, gate, up, down;
 };
 
+/* The pages of KV that a thread's attention is about to read. While few rows are multiplied the
+ * memory has time to spare, which attention lacks. */
+struct cpu_ahead {
+    uint32_t layer, unit, width,
+        tile;      /* the next page; `unit` counts from the last, as they are taken */
+    uint32_t left; /* pages that may still be fetched */
+};
+
 /* What one thread owns while a step runs. */
 struct cpu_thread {
+    struct cpu_ahead ahead;
     struct act own;   /* [CPU_ROWS_OWN] of d columns */
     float *row;       /* [d] a normalised row */
     float *gate, *up; /* [CPU_ROWS_AT_ONCE][32] */
@@ -63,6 +74,7 @@ struct cpu {
     uint32_t *row_position, *row_sequence; /* [rows_max] of the step under way */
     struct cpu_unit *unit;                 /* [rows_max * heads] */
     uint32_t units;
+    const struct batch *batch;   /* of the step under way */
     _Atomic uint32_t *next_unit; /* [layers] units not taken yet */
     char text[128];
 };
@@ -77,9 +89,11 @@ struct cpu_step {
 void cpu_step_plan(struct cpu *c, const struct batch *b);
 /* A pool_work: the whole forward pass. */
 void cpu_step_run(void *step, unsigned id, unsigned width);
-/* One group of 16 rows times `count` activation rows. */
+/* One group of 16 rows times `count` activation rows. ahead: a page of keys that is wanted soon, or
+ * NULL. */
 void cpu_group(const struct cpu *c, const struct packed *p, uint32_t group, const struct act *a,
-               uint32_t first, uint32_t count, float *out, size_t stride, enum gemm_store store);
+               uint32_t first, uint32_t count, float *out, size_t stride, enum gemm_store store,
+               const uint8_t *ahead);
 /* BEST takes what $TOLLGATE_CPU names. NULL with a story when this CPU lacks the level. */
 const struct kernels *cpu_level_kernels(enum backend_level level, struct err *e);
 /* Whether gemm_fast of these kernels is there and this CPU runs it. */

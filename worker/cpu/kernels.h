@@ -62,7 +62,22 @@ struct gemm_call {
     float *out;
     size_t stride;
     enum gemm_store store;
+    /* Wanted soon by somebody else: the lines of two pages, fetched on the way. NULL: none. */
+    const uint8_t *ahead;
+    size_t ahead_gap, ahead_lines; /* from one page to the other, in bytes; lines of 64 of each */
 };
+
+/* Of block `block` of `blocks`: its share of what is wanted soon. */
+static inline __attribute__((always_inline)) void gemm_fetch(const struct gemm_call *c,
+                                                             uint32_t block, uint32_t blocks)
+{
+    size_t each = (c->ahead_lines + blocks - 1) / blocks, end = (block + 1) * each;
+
+    for (size_t i = block * each; i < (end < c->ahead_lines ? end : c->ahead_lines); i++) {
+        __builtin_prefetch(c->ahead + 64 * i, 0, 2);
+        __builtin_prefetch(c->ahead + c->ahead_gap + 64 * i, 0, 2);
+    }
+}
 
 /* Policy `fast`: one group or two neighbours, widened to bf16 (q d + m, rounded to nearest), times
  * activations in bf16; float32 sums over ascending columns. A row's sum does not depend on the rows
@@ -118,7 +133,7 @@ static inline size_t kernel_attend_scratch(uint32_t queries, uint32_t head_dim)
 {
     size_t q = (head_dim + KERNEL_BLOCK - 1) / KERNEL_BLOCK * KERNEL_BLOCK / 2;
 
-    return KERNEL_TILE * head_dim + queries * (q + head_dim + KERNEL_LANES + KERNEL_LANES);
+    return 2u * KERNEL_TILE * head_dim + queries * (q + head_dim + KERNEL_LANES + KERNEL_LANES);
 }
 
 struct kernels {

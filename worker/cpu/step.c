@@ -28,8 +28,53 @@ static struct range share(uint64_t n, unsigned id, unsigned width)
     return (struct range){(uint32_t)(n * id / width), (uint32_t)(n * (id + 1) / width)};
 }
 
+static uint8_t *key_page(const struct cpu *c, uint32_t block, uint32_t layer, uint32_t kv_head)
+{
+    const struct model *m = c->m;
+    size_t page = ((size_t)block * m->layers + layer) * 2 * m->kv_heads + kv_head;
+
+    return c->kv + page * c->page_bytes;
+}
+
+static size_t value_offset(const struct cpu *c)
+{
+    return c->m->kv_heads * c->page_bytes;
+}
+
+static void ahead_begin(struct cpu *c, uint32_t layer, unsigned id, unsigned width)
+{
+    bool useful = c->batch->rows <= CPU_AHEAD_ROWS && layer < c->m->layers;
+
+    c->thread[id].ahead = (struct cpu_ahead){
+        .layer = layer,
+        .unit = id,
+        .width = width,
+        .left = useful ? CPU_AHEAD_BYTES / 2 / (uint32_t)c->page_bytes : 0,
+    };
+}
+
+/* The next page of keys that this thread is likely to read, if all threads take units in turns. */
+static const uint8_t *ahead_next(const struct cpu *c, struct cpu_ahead *a)
+{
+    uint32_t heads = c->m->heads / c->m->kv_heads;
+
+    while (a->left > 0 && a->unit < c->units) {
+        const struct cpu_unit *u = &c->unit[c->units - 1 - a->unit];
+        uint32_t last = c->row_position[c->batch->q_start[u->sequence] + u->row + u->rows - 1];
+        if (a->tile <= last / KERNEL_TILE) {
+            const uint32_t *table = c->batch->table[u->sequence];
+            a->left--;
+            return key_page(c, table[a->tile++], a->layer, u->head / heads);
+        }
+        a->unit += a->width;
+        a->tile = 0;
+    }
+    return NULL;
+}
+
 void cpu_group(const struct cpu *c, const struct packed *p, uint32_t group, const struct act *a,
-               uint32_t first, uint32_t count, float *out, size_t stride, enum gemm_store store)
+               uint32_t first, uint32_t count, float *out, size_t stride, enum gemm_store store,
+               const uint8_t *ahead)
 {
     struct gemm_call call = {
         .group = p->data + packed_group(p, group),
@@ -39,6 +84,9 @@ void cpu_group(const struct cpu *c, const struct packed *p, uint32_t group, cons
         .out = out,
         .stride = stride,
         .store = store,
+        .ahead = ahead,
+        .ahead_gap = value_offset(c),
+        .ahead_lines = c->page_bytes / 64,
     };
 
     (p->form == PACK_4 ? c->kernels->gemm4 : c->kernels->gemm8)(&call);
@@ -77,7 +125,7 @@ static void groups(const struct cpu *c, const struct packed *p, struct range g, 
         }
         for (uint32_t i = g.begin; a->form == ACT_INT8 && i < g.end; i++) {
             cpu_group(c, p, i, a, first, count, out + first * stride + i * KERNEL_LANES, stride,
-                      store);
+                      store, ahead_next(c, &c->thread[id].ahead));
         }
     }
 }
@@ -173,19 +221,6 @@ static void rotate(const struct cpu *c, float *x, uint32_t position)
     } else {
         rotate_halves(x, table, half);
     }
-}
-
-static uint8_t *key_page(const struct cpu *c, uint32_t block, uint32_t layer, uint32_t kv_head)
-{
-    const struct model *m = c->m;
-    size_t page = ((size_t)block * m->layers + layer) * 2 * m->kv_heads + kv_head;
-
-    return c->kv + page * c->page_bytes;
-}
-
-static size_t value_offset(const struct cpu *c)
-{
-    return c->m->kv_heads * c->page_bytes;
 }
 
 /* Where column i of token `slot` lies in a page of keys, and in one of values; see kernels.h. */
@@ -369,9 +404,9 @@ static void feed_columns(struct cpu *c, const struct cpu_layer *l, const struct 
         for (uint32_t half = 0; a->form == ACT_INT8 && half < 2; half++) {
             uint32_t group = column / KERNEL_LANES + half;
             cpu_group(c, &l->gate, group, a, first, count, t->gate + half * KERNEL_LANES,
-                      KERNEL_BLOCK, GEMM_SET);
+                      KERNEL_BLOCK, GEMM_SET, ahead_next(c, &t->ahead));
             cpu_group(c, &l->up, group, a, first, count, t->up + half * KERNEL_LANES, KERNEL_BLOCK,
-                      GEMM_SET);
+                      GEMM_SET, ahead_next(c, &t->ahead));
         }
         c->kernels->silu(t->gate, t->up, count * KERNEL_BLOCK);
         for (uint32_t i = 0; i < count; i++) {
@@ -391,11 +426,13 @@ static void layer_forward(struct cpu *c, const struct batch *b, uint32_t index, 
     struct range mine = project_qkv(c, l, a, b->rows, id, width);
     store_kv(c, b, index, mine, id, width);
     pool_barrier(c->pool, id);
+    c->thread[id].ahead.left = 0;
     attention(c, b, index, id, width);
     groups(c, &l->o, share(l->o.groups, id, width), &c->act_q, b->rows, c->x, c->m->d, GEMM_ADD,
            id);
     pool_barrier(c->pool, id);
     a = norm_rows(c, norm + c->m->d, NULL, b->rows, &c->act_d, id, width);
+    ahead_begin(c, index + 1, id, width);
     struct range columns = share(c->m->ff / KERNEL_BLOCK, id, width);
     for (uint32_t i = columns.begin; i < columns.end; i++) {
         feed_columns(c, l, a, i * KERNEL_BLOCK, b->rows, &c->thread[id]);
@@ -420,7 +457,7 @@ static void head_tail(struct cpu *c, const struct act *a, const struct cpu_step 
             cpu_groups_fast(c, &c->head, group, 1, a, first, count, tail, KERNEL_LANES, GEMM_SET,
                             c->thread[id].fast);
         } else {
-            cpu_group(c, &c->head, group, a, first, count, tail, KERNEL_LANES, GEMM_SET);
+            cpu_group(c, &c->head, group, a, first, count, tail, KERNEL_LANES, GEMM_SET, NULL);
         }
         for (uint32_t i = 0; i < count; i++) {
             memcpy(s->logits + (size_t)(first + i) * vocab + begin, tail + i * KERNEL_LANES,
@@ -452,6 +489,7 @@ void cpu_step_run(void *step, unsigned id, unsigned width)
     for (uint32_t i = r.begin; i < r.end; i++) {
         model_row(&c->m->embed, (uint32_t)s->b->ids[i], c->x + (size_t)i * c->m->d);
     }
+    ahead_begin(c, 0, id, width);
     pool_barrier(c->pool, id);
     for (uint32_t l = 0; l < c->m->layers; l++) {
         layer_forward(c, s->b, l, id, width);
@@ -525,6 +563,7 @@ void cpu_step_plan(struct cpu *c, const struct batch *b)
     uint32_t rows_at_once = CPU_ATTEND_QUERIES / group;
     unsigned width = pool_width(c->pool);
 
+    c->batch = b;
     for (uint32_t s = 0; s < b->sequences; s++) {
         for (uint32_t i = 0; i < b->q_len[s]; i++) {
             c->row_position[b->q_start[s] + i] = b->kv_len[s] - b->q_len[s] + i;
