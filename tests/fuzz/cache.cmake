@@ -1,16 +1,2 @@
-# Fuzz targets of text: run as `fuzz_tokenizer corpus/tokenizer`; -runs=0 replays the corpus only.
-if(TOLLGATE_FUZZ)
-  add_executable(fuzz_chat ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_chat.c)
-  target_compile_options(fuzz_chat PRIVATE -fsanitize=fuzzer)
-  target_link_options(fuzz_chat PRIVATE -fsanitize=fuzzer)
-  target_link_libraries(fuzz_chat PRIVATE tg_model)
-  add_test(NAME fuzz_chat COMMAND fuzz_chat -runs=0 ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/chat)
-  set_tests_properties(fuzz_chat PROPERTIES LABELS fuzz)
-  add_executable(fuzz_tokenizer ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_tokenizer.c)
-  target_compile_options(fuzz_tokenizer PRIVATE -fsanitize=fuzzer)
-  target_link_options(fuzz_tokenizer PRIVATE -fsanitize=fuzzer)
-  target_link_libraries(fuzz_tokenizer PRIVATE tg_cache)
-  add_test(NAME fuzz_tokenizer COMMAND fuzz_tokenizer -runs=0
-    ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/tokenizer)
-  set_tests_properties(fuzz_tokenizer PROPERTIES LABELS fuzz)
-endif()
+tg_fuzz(chat LIBS tg_model RUNS 50000)
+tg_fuzz(tokenizer LIBS tg_cache RUNS 50000)

@@ -25,8 +25,8 @@ static void rewrite(struct str text, enum json_order order, struct buf *out, boo
         int64_t i;
         double f;
 
-        (void)json_i64(v, &i);
-        (void)json_f64(v, &f);
+        bool is_whole = json_i64(v, &i), is_number = json_f64(v, &f);
+        CHECK(!is_whole || is_number);
         json_write(out, v, order);
         CHECK(!out->failed);
     }

@@ -28,13 +28,3 @@ foreach(run "ref;greedy" "ref;nll" "cpu;greedy" "cpu;nll" "cpu;self" "cpu;self8"
   add_test(NAME golden_${suffix} COMMAND golden_engine ${run})
   set_tests_properties(golden_${suffix} PROPERTIES LABELS golden TIMEOUT 900 SKIP_RETURN_CODE 77)
 endforeach()
-
-# Any bytes through the GGUF reader: fuzz_gguf corpus/gguf, or -runs=0 to replay the corpus only.
-if(TOLLGATE_FUZZ)
-  add_executable(fuzz_gguf ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_gguf.c)
-  target_compile_options(fuzz_gguf PRIVATE -fsanitize=fuzzer)
-  target_link_options(fuzz_gguf PRIVATE -fsanitize=fuzzer)
-  target_link_libraries(fuzz_gguf PRIVATE tg_model)
-  add_test(NAME fuzz_gguf COMMAND fuzz_gguf -runs=0 ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/gguf)
-  set_tests_properties(fuzz_gguf PROPERTIES LABELS fuzz)
-endif()

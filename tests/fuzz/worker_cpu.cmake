@@ -1,0 +1,1 @@
+tg_fuzz(gguf LIBS tg_model RUNS 50000)

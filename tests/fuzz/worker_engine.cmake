@@ -1,0 +1,1 @@
+tg_fuzz(grammar LIBS tg_engine RUNS 20000)
