@@ -79,11 +79,35 @@ struct cpu {
     char text[128];
 };
 
+struct cpu_range {
+    uint32_t begin, end;
+};
+
+/* What thread `id` of `width` gets of n. */
+static inline struct cpu_range cpu_share(uint64_t n, unsigned id, unsigned width)
+{
+    return (struct cpu_range){(uint32_t)(n * id / width), (uint32_t)(n * (id + 1) / width)};
+}
+
 struct cpu_step {
     struct cpu *c;
     const struct batch *b;
     float *logits;
 };
+
+/* attention.c: units of the batch, for `width` threads. */
+void cpu_attention_plan(struct cpu *c, const struct batch *b, unsigned width);
+/* Writes keys and values of all rows; `mine`: the groups of q, k and v that this thread projected.
+ */
+void cpu_store_kv(struct cpu *c, const struct batch *b, uint32_t layer, struct cpu_range mine,
+                  unsigned id, unsigned width);
+/* Replaces q of all rows by what attention gives, also quantised into act_q; ends in a barrier. */
+void cpu_attention(struct cpu *c, const struct batch *b, uint32_t layer, unsigned id,
+                   unsigned width);
+/* What this thread will attend to in `layer`, a page of keys a call; NULL: no more of use. */
+void cpu_ahead_begin(struct cpu *c, uint32_t layer, unsigned id, unsigned width);
+const uint8_t *cpu_ahead_next(const struct cpu *c, struct cpu_ahead *a);
+size_t cpu_value_offset(const struct cpu *c); /* from a page of keys to its page of values */
 
 /* Lists rows and attention units of a batch; before cpu_step_run. */
 void cpu_step_plan(struct cpu *c, const struct batch *b);
