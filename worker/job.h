@@ -1,11 +1,13 @@
 /* job.h - one request on the serving loop, and what the serve_*.c files share.
  *
- *   job     BODY -> WAITING -> RUNNING -> CLOSING -> DONE
+ *   job     BODY -> PREPARING -> WAITING -> RUNNING -> CLOSING -> DONE
+ *                   PREPARING -> LEAVING -> DONE          (nobody waits for it any more)
  *   choice  WAITING -> RUNNING -> ANSWERED -> ENDED        (n of them: "n" in the request)
  *
- * The engine owns a choice's request from submit to its END event, so a job whose client left or
- * whose answer is complete stays in CLOSING until the last of its choices ended. job_set_state and
- * choice_set_state are the only places that move them. */
+ * A lane owns a job in PREPARING and LEAVING (serve_submit.c): the loop reads only what it set
+ * before. The engine owns a choice's request from submit to its END event, so a job whose client
+ * left or whose answer is complete stays in CLOSING until the last of its choices ended.
+ * job_set_state and choice_set_state are the only places that move them. */
 #ifndef WORKER_JOB_H
 #define WORKER_JOB_H
 
@@ -14,6 +16,7 @@
 #include "worker/engine/detok.h"
 #include "worker/engine_thread.h"
 #include "worker/kv_events.h"
+#include "worker/lane.h"
 #include "worker/metrics.h"
 #include "worker/prompt.h"
 #include "worker/receipts.h"
@@ -30,7 +33,18 @@
 /* Of a body beside its prompt: tools, schemas, metadata. What is larger than this and the longest
  * prompt in its longest spelling is refused before it is parsed. */
 #define JOB_BODY_SLACK_BYTES (2u << 20)
-#define JOB_ESCAPE_BYTES 6                 /* of one byte of text in JSON: \u0041 */
+#define JOB_ESCAPE_BYTES 6 /* of one byte of text in JSON: \u0041 */
+#define JOB_SEED_SHIFT 11  /* of a drawn seed 53 bits are left */
+/* A whole answer as JSON, counted at its longest spelling; the server's own bound of a stream is 40
+ * MiB. What would pass it ends with "length". */
+#define JOB_ANSWER_BYTES_MAX (32u << 20)
+/* A streaming client that does not read: so much unsent for so long, or at once, and it is cut. The
+ * engine would go on for it, and its chunks would pile up. */
+#define JOB_UNSENT_BYTES (1u << 20)
+#define JOB_UNSENT_US 30000000
+#define JOB_UNSENT_BYTES_MAX (4u << 20)
+#define SERVE_LANES 2                      /* short bodies, long ones */
+#define SERVE_TEXTS_MAX 32                 /* /tokenize and /detokenize at once */
 #define SERVE_SUBSCRIBERS_MAX 64           /* GET /kv_events: one a gateway */
 #define SERVE_SUBSCRIBER_BUFFER (8u << 20) /* beyond a snapshot; a slower reader is cut */
 
@@ -42,10 +56,12 @@ struct api_error {
 };
 
 enum job_state {
-    JOB_BODY = 1, /* the request is being read */
-    JOB_WAITING,  /* the engine has it; nothing was scheduled */
-    JOB_RUNNING,  /* prefill is scheduled; a stream's head leaves with the first token */
-    JOB_CLOSING,  /* the answer is over for the client; END is due */
+    JOB_BODY = 1,  /* the request is being read */
+    JOB_PREPARING, /* a lane parses and tokenizes it */
+    JOB_LEAVING,   /* a lane has it still, but the client left or was answered */
+    JOB_WAITING,   /* the engine has it; nothing was scheduled */
+    JOB_RUNNING,   /* prefill is scheduled; a stream's head leaves with the first token */
+    JOB_CLOSING,   /* the answer is over for the client; END is due */
     JOB_DONE,
     JOB_STATE_COUNT
 };
@@ -112,6 +128,9 @@ struct choice {
     uint64_t first_token_us, last_token_us;
 };
 
+/* The fields of a body that are read (serve_params.c has their names). */
+#define JOB_FIELDS_MAX 64
+
 struct job {
     struct serve *serve;        /* borrowed */
     struct http_stream *stream; /* borrowed; NULL once the client is gone or answered */
@@ -121,6 +140,16 @@ struct job {
     struct arena arena;
     struct buf body;   /* empty from submit on */
     struct json *root; /* NULL from submit on: a waiting request holds its ids, not its text */
+    struct json *field[JOB_FIELDS_MAX]; /* members of root; read by job_field */
+    size_t body_counted;                /* in serve.body_bytes */
+    uint64_t arrived_us;                /* when the head was there */
+    /* of PREPARING */
+    struct lane_task task;
+    struct lane *lane;        /* borrowed */
+    struct api_error refusal; /* why it gets no answer */
+    struct buf answer;        /* of a text request */
+    bool is_text;             /* /tokenize, /detokenize: the engine never sees it */
+    bool draw_seed;           /* it gave none */
     /* what was asked */
     bool streamed, include_usage, usage_each, trusted, echo;
     struct str echo_text; /* of the prompt; empty unless echo */
@@ -145,8 +174,10 @@ struct job {
     struct choice *choice; /* owned; [n]; NULL before submit */
     uint32_t unanswered, unended;
     uint32_t prompt_tokens, cached_tokens;
-    bool started, head_sent;
-    uint64_t submitted_us;
+    bool started, head_sent, was_cut; /* was_cut: its client does not read */
+    uint64_t answer_bytes;            /* of a whole answer so far, at its longest spelling */
+    struct env_timer unsent;          /* armed while more than JOB_UNSENT_BYTES are unsent */
+    uint64_t submitted_us;            /* when the body was there */
     struct http_stream *waiters[JOB_WAITERS_MAX];
     uint32_t n_waiters;
 };
@@ -198,7 +229,9 @@ struct serve {
     void *ready_ctx;
     struct http_server *server;
     struct list jobs;
-    uint32_t live; /* places taken in by_ticket */
+    struct lane *lane[SERVE_LANES]; /* owned */
+    uint32_t live;                  /* places taken in by_ticket */
+    uint32_t preparing, texts;      /* jobs that a lane has: for the engine, and not */
     uint64_t generation, groups;
     uint64_t body_bytes;       /* of all jobs in BODY; also in metrics */
     struct prefix_key own_key; /* random: salts requests that bring no key */
@@ -219,10 +252,22 @@ struct serve {
 void serve_set_state(struct serve *s, enum serve_state to);
 bool serve_is_trusted(const struct serve *s, const struct http_head *h);
 
+/* serve_submit.c: from a body to the engine. */
+MUST_USE bool submit_start(struct serve *s, struct err *e);
+void submit_stop(struct serve *s); /* the lanes; before what they use */
+void submit_body(struct job *j);   /* the body is whole */
+void submit_leave(struct job *j);  /* of PREPARING: may free it, if its stream is gone */
+struct job *submit_find(struct serve *s, struct uuid event); /* PREPARING; NULL: none */
+
 /* serve_job.c: states, the engine's news about one choice, the end. */
 struct job *job_new(struct serve *s, struct http_stream *st, enum job_kind kind);
 void job_set_state(struct job *j, enum job_state to);
 void job_free(struct job *j);
+/* Body, tree and all that points into it; the lane's while it has the job. */
+void job_drop_tree(struct job *j);
+/* The same, and its bytes are no longer counted: what is answered holds nothing of its request,
+ * however slowly the answer is read. */
+void job_forget_body(struct job *j);
 MUST_USE bool job_choices(struct job *j); /* allocates them; false: no memory */
 void choice_set_state(struct choice *c, enum choice_state to);
 void choice_abort(struct choice *c); /* tells the engine, once, unless it ended */
@@ -234,6 +279,7 @@ void job_news(struct serve *s, const struct engine_event *ev);
 void job_note_answered(struct job *j); /* the receipt of an answer that is complete */
 
 /* serve_params.c: fields of the body. false: *x says why. */
+void params_pick(struct job *j); /* finds them all, in one walk */
 MUST_USE bool params_parse(struct job *j, struct api_error *x);
 MUST_USE bool params_model(const struct job *j, struct api_error *x);
 MUST_USE bool params_messages(const struct job *j, struct api_error *x);
@@ -256,16 +302,20 @@ MUST_USE bool prompt_story(const struct err *e, const char *param, struct api_er
 /* serve_api.c */
 void api_head(struct serve *s, struct http_stream *st, const struct http_head *h);
 void api_body(struct job *j, const void *p, size_t n);
-void api_body_end(struct job *j);
+void api_refuse_job(struct job *j, const struct api_error *x); /* BODY, PREPARING */
 void api_send_json(struct serve *s, struct http_stream *st, unsigned status, struct str json);
 void api_send_error(struct serve *s, struct http_stream *st, const struct api_error *x);
 void api_write_error(struct json_writer *w, const struct api_error *x);
 MUST_USE bool api_is_serving(const struct serve *s, struct api_error *x);
 
-/* serve_text.c: POST /tokenize and /detokenize. */
+/* serve_text.c: POST /tokenize and /detokenize, into j->answer. */
 MUST_USE bool text_answer(struct job *j, struct api_error *x);
 
 /* serve_stream.c: the answer, from engine events to bytes. */
+/* What the answer repeats of its request (echo, n times) fits into it. */
+MUST_USE bool answer_fits(struct job *j, struct api_error *x);
+void answer_drained(struct job *j);      /* the client reads */
+void answer_unread(struct env_timer *t); /* job.unsent: it did not, for too long */
 void answer_token(struct choice *c, const struct engine_event *ev);
 void answer_end(struct choice *c, enum engine_finish why);
 void answer_fail(struct job *j, const struct api_error *x); /* error status or error event */

@@ -115,6 +115,10 @@ void metrics_write(struct buf *out, const struct metrics *m, const struct metric
          (double)s->body_bytes},
         {"tollgate_worker_refused_total", "counter", "Requests refused because all is full.",
          (double)m->refused},
+        {"tollgate_worker_preparing", "gauge", "Requests that are being parsed and tokenized.",
+         s->preparing},
+        {"tollgate_worker_unread_total", "counter",
+         "Streams cut because their client did not read them.", (double)m->unread},
         {"tollgate_worker_expired_total", "counter", "Answers that waited past their deadline.",
          (double)m->expired},
     };

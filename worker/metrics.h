@@ -15,6 +15,7 @@ struct metrics {
     uint64_t queries, hits; /* prompt tokens looked up and found cached, of every choice */
     uint64_t finished_stop, finished_length, finished_abort, refused;
     uint64_t expired;    /* waited past their deadline */
+    uint64_t unread;     /* streams cut because their client did not read */
     uint64_t kv_resyncs; /* snapshots sent on /kv_events */
 };
 
@@ -22,7 +23,7 @@ struct metrics_state {
     struct str model;
     const struct model *weights; /* for bytes and FLOPs moved */
     struct engine_stats engine;
-    uint32_t subscribers;
+    uint32_t subscribers, preparing;
     uint64_t chunks_held, body_bytes;
 };
 

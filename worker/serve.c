@@ -116,15 +116,19 @@ static void on_body_end(void *ctx, struct http_stream *st)
     struct job *j = job_of_stream(st);
 
     (void)ctx;
-    if (j != NULL) {
-        api_body_end(j);
+    if (j != NULL && j->state == JOB_BODY) { /* also while draining: the head was taken */
+        submit_body(j);
     }
 }
 
 static void on_drain(void *ctx, struct http_stream *st)
 {
-    (void)ctx; /* answers are bounded by max_tokens: nothing waits for room */
-    (void)st;
+    struct job *j = job_of_stream(st);
+
+    (void)ctx;
+    if (j != NULL) {
+        answer_drained(j);
+    }
 }
 
 static void on_close(void *ctx, struct http_stream *st, enum http_close why)
@@ -240,6 +244,9 @@ bool serve_load(struct serve *s, const struct model *m, struct backend *b,
     if (s->engine == NULL) {
         return false;
     }
+    if (!submit_start(s, e)) {
+        return false;
+    }
     control_kv_start(s);
     if (s->state == SERVE_LOADING) {
         serve_set_state(s, SERVE_WARMING);
@@ -279,7 +286,10 @@ static void on_drain_limit(struct env_timer *t)
     {
         struct job *j = CONTAINER_OF(it, struct job, node);
 
-        if (j->state == JOB_WAITING || j->state == JOB_RUNNING) {
+        if (j->state == JOB_PREPARING) {
+            api_send_error(s, j->stream, &x);
+            submit_leave(j);
+        } else if (j->state == JOB_WAITING || j->state == JOB_RUNNING) {
             answer_fail(j, &x);
             job_abort(j);
         }
@@ -313,6 +323,7 @@ void serve_free(struct serve *s)
     if (s->server != NULL) {
         http_server_free(s->server);
     }
+    submit_stop(s);
     engine_thread_free(s->engine); /* before the requests that it names */
     while (!list_is_empty(&s->jobs)) {
         job_free(CONTAINER_OF(s->jobs.next, struct job, node));

@@ -103,6 +103,7 @@ static void send_metrics(struct serve *s, struct http_stream *st)
     struct metrics_state m = {.model = s->o.names[0],
                               .weights = s->model,
                               .subscribers = subscribers(s),
+                              .preparing = s->preparing + s->texts,
                               .chunks_held = kv_events_count(s->kv),
                               .body_bytes = s->body_bytes};
     const struct http_field type = {STR("content-type"),
@@ -155,13 +156,30 @@ static struct receipt *receipt_of_path(struct serve *s, struct http_stream *st, 
     return r;
 }
 
+/* One that the engine does not have yet ends here, with a receipt. */
+static void abort_preparing(struct serve *s, struct str id)
+{
+    struct api_error x = {0};
+    struct uuid event;
+    struct job *j = uuid_parse(id, &event) ? submit_find(s, event) : NULL;
+
+    if (j != NULL) {
+        api_refuse(&x, 500, "aborted", NULL, "The request was aborted.");
+        api_send_error(s, j->stream, &x);
+        submit_leave(j);
+    }
+}
+
 /* A live request answers when its END comes, within one step; the count is then the final one. */
 static void abort_event(struct serve *s, struct http_stream *st, struct str id)
 {
-    struct receipt *r = receipt_of_path(s, st, id);
-    struct job *j = r != NULL ? serve_live_event(s, r->event) : NULL;
+    struct receipt *r;
     struct exchange *x;
+    struct job *j;
 
+    abort_preparing(s, id);
+    r = receipt_of_path(s, st, id);
+    j = r != NULL ? serve_live_event(s, r->event) : NULL;
     if (r == NULL) {
         return;
     }

@@ -5,7 +5,9 @@
 void job_set_state(struct job *j, enum job_state to)
 {
     static const bool legal[JOB_STATE_COUNT][JOB_STATE_COUNT] = {
-        [JOB_BODY] = {[JOB_WAITING] = true, [JOB_DONE] = true},
+        [JOB_BODY] = {[JOB_PREPARING] = true, [JOB_DONE] = true},
+        [JOB_PREPARING] = {[JOB_WAITING] = true, [JOB_LEAVING] = true, [JOB_DONE] = true},
+        [JOB_LEAVING] = {[JOB_DONE] = true},
         [JOB_WAITING] = {[JOB_RUNNING] = true, [JOB_CLOSING] = true},
         [JOB_RUNNING] = {[JOB_CLOSING] = true},
         [JOB_CLOSING] = {[JOB_DONE] = true},
@@ -42,8 +44,10 @@ struct job *job_new(struct serve *s, struct http_stream *st, enum job_kind kind)
     j->state = JOB_BODY;
     j->kind = kind;
     j->n = 1;
+    j->unsent.fire = answer_unread;
     arena_init(&j->arena, JOB_ARENA_BYTES_MAX);
     buf_init(&j->body, JOB_BODY_BYTES_MAX);
+    buf_init(&j->answer, JOB_ANSWER_BYTES_MAX);
     list_push_back(&s->jobs, &j->node);
     x->kind = EXCHANGE_JOB;
     x->job = j;
@@ -80,9 +84,28 @@ bool job_choices(struct job *j)
     return true;
 }
 
+void job_drop_tree(struct job *j)
+{
+    buf_fini(&j->body);
+    arena_fini(&j->arena);
+    j->root = NULL;
+    j->tools = NULL;
+    memset(j->field, 0, sizeof(j->field));
+}
+
+void job_forget_body(struct job *j)
+{
+    j->serve->body_bytes -= j->body_counted;
+    j->body_counted = 0;
+    if (j->root != NULL || j->body.len > 0) { /* a lane dropped them, or kept what is needed */
+        job_drop_tree(j);
+    }
+}
+
 void job_free(struct job *j)
 {
-    j->serve->body_bytes -= j->body.len;
+    job_forget_body(j);
+    env_timer_disarm(j->serve->env, &j->unsent);
     list_remove(&j->node);
     for (uint32_t i = 0; j->choice != NULL && i < j->n; i++) {
         detok_fini(&j->choice[i].detok);
@@ -94,6 +117,7 @@ void job_free(struct job *j)
     prompt_fini(&j->prompt);
     grammar_release(j->grammar);
     buf_fini(&j->body);
+    buf_fini(&j->answer);
     arena_fini(&j->arena);
     mem_free(j);
 }
@@ -116,8 +140,12 @@ void job_abort(struct job *j)
 void job_lost_stream(struct job *j)
 {
     j->stream = NULL;
+    env_timer_disarm(j->serve->env, &j->unsent);
     if (j->state == JOB_BODY) {
         job_set_state(j, JOB_DONE);
+    } else if (j->state == JOB_PREPARING) {
+        submit_leave(j);
+        return;
     } else if (j->state == JOB_WAITING || j->state == JOB_RUNNING) {
         job_set_state(j, JOB_CLOSING);
         job_abort(j);

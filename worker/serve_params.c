@@ -10,7 +10,6 @@
 
 #define COMPLETION_MAX_TOKENS 16 /* OpenAI's default */
 #define COMPLETION_LOGPROBS_MAX 5
-#define SEED_SHIFT 11 /* 53 bits are left */
 #define BIAS_MAX 1024 /* entries of logit_bias */
 
 bool api_refuse(struct api_error *x, unsigned status, const char *code, const char *param,
@@ -38,11 +37,82 @@ bool api_unsupported(struct api_error *x, const char *param, const char *what)
     return api_refuse(x, 400, "unsupported_parameter", param, "'%s' %s.", param, what);
 }
 
+/* All that is read of a body's own members. A body may have a million others, so one walk finds
+ * them, not one for each. */
+static const struct str fields[] = {
+    STR("model"),
+    STR("messages"),
+    STR("prompt"),
+    STR("stream"),
+    STR("stream_options"),
+    STR("max_tokens"),
+    STR("max_completion_tokens"),
+    STR("n"),
+    STR("best_of"),
+    STR("temperature"),
+    STR("top_p"),
+    STR("min_p"),
+    STR("top_k"),
+    STR("presence_penalty"),
+    STR("frequency_penalty"),
+    STR("repetition_penalty"),
+    STR("seed"),
+    STR("ignore_eos"),
+    STR("stop"),
+    STR("stop_token_ids"),
+    STR("min_tokens"),
+    STR("logit_bias"),
+    STR("logprobs"),
+    STR("top_logprobs"),
+    STR("echo"),
+    STR("suffix"),
+    STR("speculate"),
+    STR("response_format"),
+    STR("structured_outputs"),
+    STR("guided_json"),
+    STR("guided_regex"),
+    STR("guided_choice"),
+    STR("guided_grammar"),
+    STR("guided_decoding_backend"),
+    STR("structural_tag"),
+    STR("tools"),
+    STR("tool_choice"),
+    STR("parallel_tool_calls"),
+    STR("functions"),
+    STR("tokens"),
+    STR("add_special_tokens"),
+    STR("return_token_strs"),
+};
+
+_Static_assert(ARRAY_LEN(fields) <= JOB_FIELDS_MAX, "struct job has a place for each");
+
+static size_t field_index(struct str name)
+{
+    size_t i = 0;
+
+    while (i < ARRAY_LEN(fields) && !str_eq(fields[i], name)) {
+        i++;
+    }
+    return i;
+}
+
+void params_pick(struct job *j)
+{
+    for (struct json *m = j->root->child; m != NULL; m = m->next) {
+        size_t i = field_index(m->key);
+
+        if (i < ARRAY_LEN(fields)) {
+            j->field[i] = m;
+        }
+    }
+}
+
 const struct json *job_field(const struct job *j, const char *name)
 {
-    const struct json *v = json_get(j->root, str_c(name));
+    size_t i = field_index(str_c(name));
 
-    return json_is_absent(v) ? NULL : v;
+    CHECK(i < ARRAY_LEN(fields)); /* a name that is asked for is in the table */
+    return json_is_absent(j->field[i]) ? NULL : j->field[i];
 }
 
 bool job_bool(const struct job *j, const char *name, bool *out, struct api_error *x)
@@ -110,9 +180,8 @@ static bool parse_sampling(struct job *j, struct api_error *x)
         return false;
     }
     p->top_k = top_k > 0 ? (uint32_t)top_k : 0;
-    /* A drawn seed is told (x-tollgate-seed), so it is one that any client's JSON carries. */
-    p->seed =
-        job_field(j, "seed") != NULL ? (uint64_t)seed : env_random_u64(j->serve->env) >> SEED_SHIFT;
+    p->seed = (uint64_t)seed;
+    j->draw_seed = job_field(j, "seed") == NULL; /* where randomness is: on the loop */
     return job_bool(j, "ignore_eos", &j->request.ignore_eos, x);
 }
 

@@ -67,7 +67,7 @@ bool prompt_story(const struct err *e, const char *param, struct api_error *x)
 
 bool prompt_ids_of_chat(struct job *j, uint32_t ids_max, struct api_error *x)
 {
-    const struct json *messages = json_get(j->root, STR("messages"));
+    const struct json *messages = job_field(j, "messages");
     struct serve *s = j->serve;
     uint64_t bytes = j->tools != NULL ? j->tools->text.n : 0;
     struct err e = {0};
@@ -145,15 +145,14 @@ static bool build_ids(struct job *j, const struct json *list, struct api_error *
 
 static bool build_completion(struct job *j, struct api_error *x)
 {
-    const struct json *v = json_get(j->root, STR("prompt"));
+    const struct json *v = job_field(j, "prompt");
     const struct model *m = j->serve->model;
     struct err e = {0};
 
-    if (!json_is_absent(v) && v->type == JSON_ARRAY && v->count == 1 &&
-        v->child->type != JSON_NUMBER) {
+    if (v != NULL && v->type == JSON_ARRAY && v->count == 1 && v->child->type != JSON_NUMBER) {
         v = v->child; /* a list of one prompt */
     }
-    if (!json_is_absent(v) && v->type == JSON_ARRAY && v->count > 0) {
+    if (v != NULL && v->type == JSON_ARRAY && v->count > 0) {
         if (v->child->type != JSON_NUMBER) {
             return api_refuse(x, 400, "unsupported_parameter", "prompt",
                               "'prompt' may hold one prompt a request.");
@@ -164,7 +163,7 @@ static bool build_completion(struct job *j, struct api_error *x)
         }
         return build_ids(j, v, x);
     }
-    if (json_is_absent(v) || v->type != JSON_STRING || v->text.n == 0) {
+    if (v == NULL || v->type != JSON_STRING || v->text.n == 0) {
         return api_refuse(x, 400, NULL, "prompt",
                           "'prompt' is required: a text or an array of token ids, not empty.");
     }
@@ -193,7 +192,6 @@ bool prompt_build(struct job *j, struct api_error *x)
     r->ids = j->prompt.ids;
     r->n_ids = j->prompt.n_ids;
     r->max_tokens = j->max_tokens == 0 || j->max_tokens > room ? room : j->max_tokens;
-    r->salt = j->has_key ? j->key : j->serve->own_key;
     r->chunks = j->prompt.chunks;
     r->chunk_token = j->prompt.chunk_token;
     r->n_chunks = j->prompt.n_chunks;

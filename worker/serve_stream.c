@@ -9,6 +9,14 @@
 #include <stdio.h>
 
 #define SEED_TEXT_MAX 24
+/* Of a whole answer's JSON: what each choice has around its text, what each log-probability has
+ * around its token (at most, and at least for the two APIs), and bytes for one byte of a token (its
+ * spelling, and a number in "bytes"). */
+#define CHOICE_BYTES 1024
+#define ENTRY_BYTES 64
+#define ENTRY_BYTES_LEAST_CHAT 36
+#define ENTRY_BYTES_LEAST 6
+#define ENTRY_BYTES_A_BYTE (JOB_ESCAPE_BYTES + 4)
 
 /* What differs between chunks. */
 enum chunk_kind { CHUNK_FIRST = 1, CHUNK_TEXT, CHUNK_CALL, CHUNK_FINISH };
@@ -115,6 +123,46 @@ static void cut(struct job *j)
     }
 }
 
+static void cut_unread(struct job *j)
+{
+    j->was_cut = true;
+    j->serve->metrics.unread++;
+    env_timer_disarm(j->serve->env, &j->unsent);
+    http_stream_abort(j->stream); /* the engine hears of it when the stream closes */
+}
+
+/* What a stream begins with (echo) is not held against its reader. */
+static void watch_unsent(struct job *j)
+{
+    struct env *env = j->serve->env;
+    size_t unsent = http_stream_buffered(j->stream);
+
+    if (j->was_cut) {
+        return; /* until the stream's close is heard */
+    }
+    if (unsent > JOB_UNSENT_BYTES_MAX + j->answer_bytes) {
+        cut_unread(j);
+    } else if (unsent <= JOB_UNSENT_BYTES + j->answer_bytes) {
+        env_timer_disarm(env, &j->unsent);
+    } else if (!env_timer_is_armed(&j->unsent)) {
+        env_timer_arm(env, &j->unsent, env_now_us(env) + JOB_UNSENT_US);
+    }
+}
+
+void answer_unread(struct env_timer *t)
+{
+    struct job *j = CONTAINER_OF(t, struct job, unsent);
+
+    if (http_stream_buffered(j->stream) > JOB_UNSENT_BYTES + j->answer_bytes) {
+        cut_unread(j);
+    }
+}
+
+void answer_drained(struct job *j)
+{
+    env_timer_disarm(j->serve->env, &j->unsent);
+}
+
 static void send_out(struct job *j)
 {
     struct buf *out = &j->serve->out;
@@ -125,6 +173,7 @@ static void send_out(struct job *j)
         return;
     }
     http_stream_write(j->stream, buf_view(out).p, out->len);
+    watch_unsent(j);
 }
 
 static void begin_data(struct job *j, struct json_writer *w)
@@ -201,6 +250,7 @@ static void end_stream(struct job *j)
     }
     http_stream_write(j->stream, "data: [DONE]\n\n", 14);
     http_stream_end(j->stream);
+    env_timer_disarm(j->serve->env, &j->unsent);
 }
 
 static void write_message(struct json_writer *w, struct choice *c)
@@ -313,6 +363,72 @@ static void open_choice(struct choice *c)
     }
 }
 
+static uint64_t json_bytes(struct str s)
+{
+    uint64_t n = s.n;
+
+    for (size_t i = 0; i < s.n; i++) {
+        uint8_t c = (uint8_t)s.p[i];
+
+        n += c < 0x20 ? JOB_ESCAPE_BYTES - 1 : c == '"' || c == '\\';
+    }
+    return n;
+}
+
+bool answer_fits(struct job *j, struct api_error *x)
+{
+    const struct sample_params *p = &j->request.sample;
+    uint64_t token = j->kind == JOB_CHAT ? ENTRY_BYTES_LEAST_CHAT * (1ull + p->top_logprobs)
+                                         : ENTRY_BYTES_LEAST * (1ull + p->top_logprobs);
+    uint64_t least = p->logprobs ? (uint64_t)j->n * j->max_tokens * token : 0;
+
+    j->answer_bytes = j->n * (json_bytes(j->echo_text) + CHOICE_BYTES);
+    if (j->answer_bytes > JOB_ANSWER_BYTES_MAX) {
+        return api_refuse(x, 400, NULL, "echo",
+                          "'echo' would repeat %zu bytes of prompt in %u answers: more than the %u "
+                          "bytes that an answer may have.",
+                          j->echo_text.n, j->n, JOB_ANSWER_BYTES_MAX);
+    }
+    if (!j->streamed && least > JOB_ANSWER_BYTES_MAX) {
+        return api_refuse(x, 400, NULL, j->kind == JOB_CHAT ? "top_logprobs" : "logprobs",
+                          "%u answers of %u tokens with %u alternatives each have at least %llu "
+                          "bytes as JSON, more than the %u that a whole answer may have. Ask for "
+                          "less, or stream it.",
+                          j->n, j->max_tokens, p->top_logprobs, (unsigned long long)least,
+                          JOB_ANSWER_BYTES_MAX);
+    }
+    return true;
+}
+
+/* What a token adds to a whole answer, at most. */
+static uint64_t token_bytes(const struct choice *c, const struct sample_result *r, struct str bytes)
+{
+    const struct tokenizer *t = c->job->serve->model->tokenizer;
+    uint64_t n = (uint64_t)bytes.n * JOB_ESCAPE_BYTES;
+
+    if (!c->request.sample.logprobs) {
+        return n;
+    }
+    n += ENTRY_BYTES + (uint64_t)tokenizer_bytes(t, r->id, true).n * ENTRY_BYTES_A_BYTE;
+    for (uint32_t k = 0; k < r->top_count; k++) {
+        n += ENTRY_BYTES + (uint64_t)tokenizer_bytes(t, r->top[k].id, true).n * ENTRY_BYTES_A_BYTE;
+    }
+    return n;
+}
+
+/* A whole answer that can grow no more: each of its choices was cut by a length. */
+static void end_full(struct job *j)
+{
+    for (uint32_t i = 0; i < j->n; i++) {
+        struct choice *c = &j->choice[i];
+
+        if (c->state == CHOICE_WAITING || c->state == CHOICE_RUNNING) {
+            answer_end(c, ENGINE_LENGTH);
+            choice_abort(c);
+        }
+    }
+}
+
 /* A marker of calls may be a control token: it is text for whoever reads the calls. */
 static struct str bytes_of(const struct choice *c, int32_t id)
 {
@@ -365,6 +481,11 @@ void answer_token(struct choice *c, const struct engine_event *ev)
         choice_abort(c);
     } else if (j->streamed) {
         answer_text(c);
+    } else {
+        j->answer_bytes += token_bytes(c, &ev->token, bytes);
+        if (j->answer_bytes > JOB_ANSWER_BYTES_MAX) {
+            end_full(j);
+        }
     }
 }
 
@@ -406,6 +527,7 @@ void answer_fail(struct job *j, const struct api_error *x)
         api_write_error(&w, x);
         send_out(j);
         http_stream_end(j->stream);
+        env_timer_disarm(j->serve->env, &j->unsent);
     } else if (j->stream != NULL) {
         api_send_error(j->serve, j->stream, x);
     }

@@ -1,7 +1,7 @@
 /* serve_text.c - POST /tokenize and /detokenize, in vLLM's shapes. */
 #include "worker/job.h"
 
-/* What /tokenize counts at most: it is done on the loop, and streams wait for it. */
+/* What /tokenize counts at most: others wait for the lane meanwhile. */
 #define TOKENIZE_CONTEXTS_MAX 16      /* in times the longest context */
 #define TOKENIZE_IDS_MAX (1u << 20)   /* and in tokens, where a context is not longer */
 #define TOKENIZE_BYTES_MAX (4u << 20) /* of the prompt's text, or of the messages' JSON */
@@ -30,13 +30,20 @@ static bool ids_fit(const struct job *j, const char *param, struct api_error *x)
                       param, j->prompt.n_ids, ids_most(j->serve));
 }
 
-static void send_tokens(struct job *j, bool strings)
+static bool answer_is_whole(const struct job *j, const char *param, struct api_error *x)
 {
-    struct serve *s = j->serve;
+    return !j->answer.failed ||
+           api_refuse(x, 400, NULL, param,
+                      "The answer to '%s' would be longer than %u bytes. Ask for less at once.",
+                      param, JOB_ANSWER_BYTES_MAX);
+}
+
+static void write_tokens(struct job *j, bool strings)
+{
+    const struct serve *s = j->serve;
     struct json_writer w;
 
-    buf_reset(&s->out);
-    jw_init(&w, &s->out);
+    jw_init(&w, &j->answer);
     jw_object(&w);
     jw_ku64(&w, "count", j->prompt.n_ids);
     jw_ku64(&w, "max_model_len", s->plan.max_model_len);
@@ -57,11 +64,10 @@ static void send_tokens(struct job *j, bool strings)
         jw_null(&w);
     }
     jw_end_object(&w);
-    api_send_json(s, j->stream, 200, buf_view(&s->out));
 }
 
 /* As it would be for an answer, but the length of the context is no bound for counting; what no
- * context could hold is refused all the same, for it would hold up the loop. */
+ * context could hold is refused all the same. */
 static bool text_ids(struct job *j, struct api_error *x)
 {
     const struct json *prompt = job_field(j, "prompt"), *messages = job_field(j, "messages");
@@ -98,13 +104,13 @@ static bool tokenize(struct job *j, struct api_error *x)
     if (!job_bool(j, "return_token_strs", &strings, x) || !text_ids(j, x)) {
         return false;
     }
-    send_tokens(j, strings);
-    return true;
+    write_tokens(j, strings);
+    return answer_is_whole(j, "prompt", x);
 }
 
 static bool detokenize(struct job *j, struct api_error *x)
 {
-    struct serve *s = j->serve;
+    const struct serve *s = j->serve;
     const struct json *tokens = job_field(j, "tokens");
     struct json_writer w;
     struct buf text;
@@ -128,17 +134,17 @@ static bool detokenize(struct job *j, struct api_error *x)
         }
     }
     if (ok) {
-        buf_reset(&s->out);
-        jw_init(&w, &s->out);
+        jw_init(&w, &j->answer);
         jw_object(&w);
         jw_kstr(&w, "prompt", buf_view(&text));
         jw_end_object(&w);
-        api_send_json(s, j->stream, 200, buf_view(&s->out));
+        j->answer.failed = j->answer.failed || text.failed;
     }
     buf_fini(&text);
-    return ok || api_refuse(x, 400, NULL, "tokens",
-                            "'tokens' has an element that is no token id below %u.",
-                            tokenizer_count(s->model->tokenizer));
+    return ok ? answer_is_whole(j, "tokens", x)
+              : api_refuse(x, 400, NULL, "tokens",
+                           "'tokens' has an element that is no token id below %u.",
+                           tokenizer_count(s->model->tokenizer));
 }
 
 bool text_answer(struct job *j, struct api_error *x)
