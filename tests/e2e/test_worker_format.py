@@ -390,12 +390,21 @@ def test_the_operators_bound_of_the_queue_needs_no_header(tiny):  # noqa: F811
     w = Worker(tiny, "--backend", "ref", "--max-num-seqs", "1", "--queue-seconds", "1")
     c = w.connect()
     c.request("POST", CHAT, json.dumps(w.chat(max_tokens=1900, ignore_eos=True, stream=True, temperature=1)))
-    c.getresponse().read(10)
-    running = w.metric("vllm:num_requests_running")
+    r = c.getresponse()
+    assert r.status == 200
+    # One after another in the only place, each as long as a context: what comes now waits for more than the second.
+    more = [w.connect() for _ in range(20)]
+    for m in more:
+        m.request("POST", CHAT, json.dumps(w.chat(max_tokens=1900, ignore_eos=True, temperature=1)))
+    eventually(lambda: w.metric("vllm:num_requests_waiting") == 20)
+    t = time.monotonic()
     a = w.post(CHAT, w.chat(), headers={"x-tollgate-deadline-ms": "1"})  # not trusted without a key
-    if running == 1 and a[0] != 200:  # the long one may be over within the second on a fast machine
-        error(a, 503, "queue_deadline_exceeded")
-    c.close()
+    waited = time.monotonic() - t
+    e = error(a, 503, "queue_deadline_exceeded")
+    assert 0.9 < waited < 10 and int(re.search(r"waited (\d+) ms", e["message"])[1]) >= 1000
+    assert int(a[1]["retry-after"]) >= 1 and w.metric("tollgate_worker_expired_total") >= 1
+    for m in [c, *more]:
+        m.close()
     assert w.stop() == 0
 
 

@@ -290,6 +290,12 @@ void world_open(struct world *w, struct engine_options o)
     assert_non_null(w->g);
 }
 
+void world_start(struct world *w, uint32_t blocks, uint32_t sequences, uint32_t step)
+{
+    world_begin(w);
+    world_open(w, options(blocks, sequences, step));
+}
+
 void world_close(struct world *w)
 {
     engine_free(w->g);

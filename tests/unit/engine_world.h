@@ -84,6 +84,8 @@ void with_draft(struct world *w, struct engine_options *o, uint32_t tokens, uint
 /* An empty world; then its model may be changed and options made. */
 void world_begin(struct world *w);
 void world_open(struct world *w, struct engine_options o);
+/* Both, with the plain model and plain options. */
+void world_start(struct world *w, uint32_t blocks, uint32_t sequences, uint32_t step);
 void world_close(struct world *w); /* may have live requests */
 struct case_request *add(struct world *w, uint32_t n_ids, uint32_t max_tokens);
 void submit(struct world *w, struct case_request *q);

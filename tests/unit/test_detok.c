@@ -180,11 +180,35 @@ static void random_text_never_shows_a_stop_and_loses_nothing(void **state)
     }
 }
 
+/* What is held back cannot grow: the text has a hole from there on, and says so. */
+static void without_memory_the_text_fails_and_nothing_dies(void **state)
+{
+    static const struct str stops[] = {STR("abcdef")};
+
+    (void)state;
+    for (size_t room = 0; room < 5; room++) {
+        struct detok d;
+        struct buf shown;
+
+        detok_init(&d, stops, 1);
+        buf_init(&shown, 64);
+        d.held.max = room;
+        assert_false(detok_feed(&d, STR("abcde"), &shown));
+        assert_true(shown.failed);
+        buf_reset(&shown); /* a stream sends what it has and goes on */
+        detok_finish(&d, &shown);
+        assert_true(shown.failed);
+        detok_fini(&d);
+        buf_fini(&shown);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_split_gives_the_same_text),
         cmocka_unit_test(only_what_could_begin_a_stop_is_held),
+        cmocka_unit_test(without_memory_the_text_fails_and_nothing_dies),
         cmocka_unit_test(random_text_never_shows_a_stop_and_loses_nothing),
     };
 

@@ -10,8 +10,7 @@ static void a_hit_is_capped_below_the_whole_prompt(void **state)
     for (size_t i = 0; i < ARRAY_LEN(lengths); i++) {
         static struct world w;
 
-        world_begin(&w);
-        world_open(&w, options(16, 4, 64));
+        world_start(&w, 16, 4, 64);
         for (int k = 0; k < 2; k++) {
             struct case_request *q = add(&w, lengths[i], 5);
 
@@ -31,8 +30,7 @@ static void another_salt_never_hits(void **state)
     static struct world w;
 
     (void)state;
-    world_begin(&w);
-    world_open(&w, options(16, 4, 64));
+    world_start(&w, 16, 4, 64);
     submit(&w, add(&w, 100, 2));
     run_dry(&w);
     struct case_request *q = add(&w, 100, 2);
@@ -72,8 +70,7 @@ static void abort_works_in_every_state(void **state)
     for (uint32_t k = 0; k < 8; k++) {
         static struct world w;
 
-        world_begin(&w);
-        world_open(&w, options(16, 2, 40));
+        world_start(&w, 16, 2, 40);
         submit(&w, add(&w, 120, 50));
         for (uint32_t i = 0; i < k; i++) {
             step(&w);
@@ -96,8 +93,7 @@ static void abort_from_an_event_stops_before_the_next_token(void **state)
     struct case_request *q;
 
     (void)state;
-    world_begin(&w);
-    world_open(&w, options(16, 2, 40));
+    world_start(&w, 16, 2, 40);
     q = add(&w, 10, 50);
     q->r.ignore_eos = true;
     w.abort_at = 3;
@@ -108,6 +104,62 @@ static void abort_from_an_event_stops_before_the_next_token(void **state)
     assert_int_equal(q->n_got, 3);
     assert_int_equal(q->finish, ENGINE_ABORTED);
     world_close(&w);
+}
+
+#define MANY 2048
+
+struct many {
+    struct engine_request r[MANY];
+    int32_t ids[8];
+    uint32_t ends[MANY], aborted;
+};
+
+static void count_ends(void *ctx, const struct engine_event *ev)
+{
+    struct many *m = ctx;
+
+    if (ev->kind == ENGINE_END) {
+        m->ends[ev->ticket - 1]++;
+        m->aborted += ev->finish == ENGINE_ABORTED;
+    }
+}
+
+static void aborts_of_many_that_wait_end_each_of_them_once(void **state)
+{
+    struct many *m = calloc(1, sizeof(*m));
+    struct engine_options o = options(60, 4, 64);
+    static struct world w;
+
+    (void)state;
+    o.waiting_max = MANY;
+    world_begin(&w);
+    world_open(&w, o);
+    for (uint32_t i = 0; i < MANY; i++) {
+        m->r[i] = (struct engine_request){.ticket = i + 1,
+                                          .ids = m->ids,
+                                          .n_ids = ARRAY_LEN(m->ids),
+                                          .max_tokens = 2,
+                                          .class = ENGINE_STANDARD,
+                                          .ignore_eos = true,
+                                          .sample = {.top_p = 1, .repetition_penalty = 1}};
+        assert_true(engine_submit(w.g, &m->r[i]));
+    }
+    engine_abort(w.g, MANY + 1); /* nobody's */
+    for (uint32_t i = 0; i < MANY; i += 2) {
+        engine_abort(w.g, i + 1);
+        engine_abort(w.g, i + 1);
+    }
+    engine_step(w.g, count_ends, m);
+    assert_int_equal(m->aborted, MANY / 2);
+    engine_abort(w.g, 1); /* ended */
+    while (engine_step(w.g, count_ends, m)) {
+    }
+    for (uint32_t i = 0; i < MANY; i++) {
+        assert_int_equal(m->ends[i], 1);
+    }
+    assert_int_equal(m->aborted, MANY / 2);
+    world_close(&w);
+    free(m);
 }
 
 static void a_full_waiting_room_refuses_and_what_cannot_fit_ends_refused(void **state)
@@ -139,8 +191,7 @@ static void decodes_go_on_while_a_long_prompt_is_prefilled(void **state)
     static struct world w;
 
     (void)state;
-    world_begin(&w);
-    world_open(&w, options(32, 4, 20));
+    world_start(&w, 32, 4, 20);
     struct case_request *q = add(&w, 5, 30);
     q->r.ignore_eos = true;
     submit(&w, q);
@@ -162,8 +213,7 @@ static void a_batch_request_makes_way_for_an_online_one(void **state)
     unsigned steps = 0;
 
     (void)state;
-    world_begin(&w);
-    world_open(&w, options(60, 2, 16));
+    world_start(&w, 60, 2, 16);
     for (int i = 0; i < 2; i++) {
         batch[i] = add(&w, 40, 100);
         batch[i]->r.class = ENGINE_BATCH;
@@ -198,8 +248,7 @@ static void the_next_turn_binds_the_answers_chunks(void **state)
     static uint32_t at[2] = {20, 70};
 
     (void)state;
-    world_begin(&w);
-    world_open(&w, options(16, 2, 64));
+    world_start(&w, 16, 2, 64);
     q = add(&w, 40, 60);
     q->r.ignore_eos = true;
     q->r.chunks = chunk;
@@ -227,8 +276,7 @@ static void stop_ids_end_the_answer_and_count(void **state)
     int32_t stop;
 
     (void)state;
-    world_begin(&w);
-    world_open(&w, options(16, 2, 64));
+    world_start(&w, 16, 2, 64);
     q = add(&w, 40, 20);
     oracle(&w, q);
     assert_true(q->n_want > 4);
@@ -318,8 +366,7 @@ static void who_waits_is_served_by_class_then_deadline_then_arrival(void **state
                  {ENGINE_INTERACTIVE, 9999, 0}};
 
     (void)state;
-    world_begin(&w);
-    world_open(&w, options(40, 1, 128));
+    world_start(&w, 40, 1, 128);
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct case_request *q = add(&w, 10, 3);
 
@@ -368,8 +415,7 @@ static void the_youngest_of_the_lowest_class_is_preempted(void **state)
     uint32_t before[3] = {0};
 
     (void)state;
-    world_begin(&w);
-    world_open(&w, options(8, 4, 128)); /* two blocks each; at 65 tokens each wants one more */
+    world_start(&w, 8, 4, 128); /* two blocks each; at 65 tokens each wants one more */
     for (int i = 0; i < 3; i++) {
         struct case_request *q = add(&w, i == 2 ? 34 : 33, 60);
 
@@ -403,8 +449,7 @@ static void a_lower_class_never_takes_blocks_of_a_better_one(void **state)
     uint32_t steps = 0;
 
     (void)state;
-    world_begin(&w);
-    world_open(&w, options(4, 2, 64));
+    world_start(&w, 4, 2, 64);
     add(&w, 40, 50)->r.class =
         ENGINE_BATCH; /* the older one, and the first to want a third block */
     add(&w, 33, 50)->r.ids[0] = 50;
@@ -428,8 +473,7 @@ static void the_oldest_of_the_best_class_gets_on_whatever_comes(void **state)
     uint32_t before;
 
     (void)state;
-    world_begin(&w);
-    world_open(&w, options(6, 3, 64));
+    world_start(&w, 6, 3, 64);
     old = add(&w, 40, 100);
     old->r.ignore_eos = true;
     submit(&w, old);
@@ -456,8 +500,7 @@ static void the_oldest_prompt_gets_on_beside_urgent_ones(void **state)
     struct case_request *old;
 
     (void)state;
-    world_begin(&w);
-    world_open(&w, options(60, 4, 40));
+    world_start(&w, 60, 4, 40);
     old = add(&w, 350, 1);
     submit(&w, old);
     step(&w);
@@ -483,8 +526,7 @@ static void a_batch_request_makes_way_for_blocks_too(void **state)
     uint32_t steps = 0;
 
     (void)state;
-    world_begin(&w);
-    world_open(&w, options(12, 8, 64));
+    world_start(&w, 12, 8, 64);
     for (int i = 0; i < 3; i++) { /* of 4 blocks each */
         struct case_request *q = add(&w, 90, 30);
 
@@ -586,8 +628,7 @@ static void siblings_wait_for_the_first_and_hit_its_blocks(void **state)
     struct case_request *other;
 
     (void)state;
-    world_begin(&w);
-    world_open(&w, options(40, 8, 48));
+    world_start(&w, 40, 8, 48);
     group_of(&w, 4, 100);
     other = add(&w, 20, 3); /* behind them, and not held up */
     other->ids[0] = 60;
@@ -610,8 +651,7 @@ static void siblings_are_not_stranded_when_the_first_leaves(void **state)
     for (uint32_t k = 0; k < 18; k++) {
         static struct world w;
 
-        world_begin(&w);
-        world_open(&w, options(40, 8, 40));
+        world_start(&w, 40, 8, 40);
         group_of(&w, 3, 100);
         for (uint32_t i = 0; i < k; i++) {
             step(&w);
@@ -636,8 +676,7 @@ static void nothing_ends_an_answer_before_min_tokens(void **state)
     int32_t stop;
 
     (void)state;
-    world_begin(&w);
-    world_open(&w, options(16, 2, 64));
+    world_start(&w, 16, 2, 64);
     for (uint64_t seed = 0; seed < 60; seed++) {
         w.n = w.starts = 0;
         memset(&w.q[0], 0, sizeof(w.q[0]));
@@ -677,8 +716,7 @@ static void a_grammar_that_can_only_end_ends_the_answer(void **state)
         static struct world w;
         struct case_request *q;
 
-        world_begin(&w);
-        world_open(&w, options(16, 2, 64));
+        world_start(&w, 16, 2, 64);
         q = add(&w, 40, 20);
         q->r.grammar = world_regex(cases[i].regex);
         q->r.min_tokens = cases[i].min_tokens;
@@ -699,6 +737,7 @@ int main(void)
         cmocka_unit_test(another_root_names_its_blocks_otherwise),
         cmocka_unit_test(abort_works_in_every_state),
         cmocka_unit_test(abort_from_an_event_stops_before_the_next_token),
+        cmocka_unit_test(aborts_of_many_that_wait_end_each_of_them_once),
         cmocka_unit_test(a_full_waiting_room_refuses_and_what_cannot_fit_ends_refused),
         cmocka_unit_test(decodes_go_on_while_a_long_prompt_is_prefilled),
         cmocka_unit_test(a_batch_request_makes_way_for_an_online_one),

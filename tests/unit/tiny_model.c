@@ -15,7 +15,17 @@
 #define ALIGNMENT 32u
 #define TENSORS_MAX 64u
 
-static const char *const control_tokens[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
+/* The first three always, the others with `markers`. */
+static const char *const control_tokens[] = {
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "[TOOL_CALLS]",
+    "<tool_call>",   "</tool_call>", "<|eot_id|>", "<|eom_id|>",
+};
+#define CONTROLS_PLAIN 3u
+
+/* With `long_tokens`: a run of one letter is one pre-token that merges deeply. */
+static const char *const long_merges[] = {
+    "a a", "aa aa", "aaaa aaaa", "aaaaaaaa aaaaaaaa", "aaaaaaaaaaaaaaaa aaaaaaaaaaaaaaaa",
+};
 
 /* In the spelling of the GPT-2 byte alphabet: "\304\240" is a space. */
 static const char *const merges[] = {
@@ -26,7 +36,25 @@ static const char *const merges[] = {
     "u s",          "s er",       "us er",      "a s", "as s",       "t h",
 };
 
-#define VOCAB (ARRAY_LEN(control_tokens) + 256u + ARRAY_LEN(merges))
+static uint32_t controls(const struct tiny_options *o)
+{
+    return o->markers ? ARRAY_LEN(control_tokens) : CONTROLS_PLAIN;
+}
+
+static uint32_t n_merges(const struct tiny_options *o)
+{
+    return ARRAY_LEN(merges) + (o->long_tokens ? ARRAY_LEN(long_merges) : 0);
+}
+
+static const char *merge_at(uint32_t i)
+{
+    return i < ARRAY_LEN(merges) ? merges[i] : long_merges[i - ARRAY_LEN(merges)];
+}
+
+static uint32_t vocabulary(const struct tiny_options *o)
+{
+    return controls(o) + 256 + n_merges(o);
+}
 
 static const char chat_template[] =
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -134,8 +162,8 @@ static void put_vocabulary(struct buf *b, const struct tiny_options *o)
 {
     put_key(b, o, "tokenizer.ggml.tokens", T_ARRAY);
     put_u32(b, T_STRING);
-    put_u64(b, VOCAB);
-    for (size_t i = 0; i < ARRAY_LEN(control_tokens); i++) {
+    put_u64(b, vocabulary(o));
+    for (size_t i = 0; i < controls(o); i++) {
         put_string(b, control_tokens[i]);
     }
     for (unsigned byte = 0; byte < 256; byte++) {
@@ -143,23 +171,23 @@ static void put_vocabulary(struct buf *b, const struct tiny_options *o)
         byte_token(byte, spelled);
         put_string(b, spelled);
     }
-    for (size_t i = 0; i < ARRAY_LEN(merges); i++) {
-        const char *space = strchr(merges[i], ' ');
-        char joined[32];
-        snprintf(joined, sizeof(joined), "%.*s%s", (int)(space - merges[i]), merges[i], space + 1);
+    for (uint32_t i = 0; i < n_merges(o); i++) {
+        const char *merge = merge_at(i), *space = strchr(merge, ' ');
+        char joined[64];
+        snprintf(joined, sizeof(joined), "%.*s%s", (int)(space - merge), merge, space + 1);
         put_string(b, joined);
     }
     put_key(b, o, "tokenizer.ggml.token_type", T_ARRAY);
     put_u32(b, T_I32);
-    put_u64(b, VOCAB);
-    for (size_t i = 0; i < VOCAB; i++) {
-        put_u32(b, i < ARRAY_LEN(control_tokens) ? 3 : 1);
+    put_u64(b, vocabulary(o));
+    for (size_t i = 0; i < vocabulary(o); i++) {
+        put_u32(b, i < controls(o) ? 3 : 1);
     }
     put_key(b, o, "tokenizer.ggml.merges", T_ARRAY);
     put_u32(b, T_STRING);
-    put_u64(b, ARRAY_LEN(merges));
-    for (size_t i = 0; i < ARRAY_LEN(merges); i++) {
-        put_string(b, merges[i]);
+    put_u64(b, n_merges(o));
+    for (uint32_t i = 0; i < n_merges(o); i++) {
+        put_string(b, merge_at(i));
     }
 }
 
@@ -170,7 +198,7 @@ static void put_metadata(struct buf *b, const struct tiny_options *o)
     put_key_string(b, o, "general.architecture", o->qwen2 ? "qwen2" : "llama");
     put_key_string(b, o, "general.name", "tiny");
     put_key_u32(b, o, ".block_count", LAYERS);
-    put_key_u32(b, o, ".context_length", CONTEXT);
+    put_key_u32(b, o, ".context_length", o->context > 0 ? o->context : CONTEXT);
     put_key_u32(b, o, ".embedding_length", D);
     put_key_u32(b, o, ".feed_forward_length", FF);
     put_key_u32(b, o, ".attention.head_count", HEADS);
@@ -238,13 +266,13 @@ static void plan_layer(struct plan *p, const struct tiny_options *o, uint32_t la
 static void plan_fill(struct plan *p, const struct tiny_options *o)
 {
     p->n = 0;
-    plan_add(p, "token_embd.weight", VOCAB, D, o->embed_type, 8.0f);
+    plan_add(p, "token_embd.weight", vocabulary(o), D, o->embed_type, 8.0f);
     for (uint32_t l = 0; l < LAYERS; l++) {
         plan_layer(p, o, l);
     }
     plan_add(p, "output_norm.weight", 0, D, QUANT_F32, 0);
     if (o->untied) {
-        plan_add(p, "output.weight", VOCAB, D, o->matrix_type, 4.0f);
+        plan_add(p, "output.weight", vocabulary(o), D, o->matrix_type, 4.0f);
     }
 }
 

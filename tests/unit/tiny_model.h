@@ -17,6 +17,10 @@ struct tiny_options {
     uint32_t embed_type; /* Q8_0 or F32, as above */
     bool qwen2;          /* architecture qwen2: biases on q, k, v; rotary halves */
     bool untied;         /* has an output.weight */
+    bool markers;        /* more control tokens: [TOOL_CALLS] 3, <tool_call> 4, </tool_call> 5,
+                            <|eot_id|> 6, <|eom_id|> 7; bytes and merges move up by five */
+    bool long_tokens;    /* five more merges: runs of 'a' up to 32 */
+    uint32_t context;    /* tokens; 0: 2048 */
 };
 
 /* Appends the file's bytes; b must have room for TINY_MODEL_BYTES_MAX. */

@@ -57,7 +57,10 @@ static void add_byte(struct detok *d, uint8_t c, struct buf *out)
         show(d, out);
     }
     buf_byte(&d->held, c);
-    CHECK(!d->held.failed);
+    if (d->held.failed) { /* no memory: what is shown from here on would have a hole */
+        out->failed = true;
+        return;
+    }
     held = buf_view(&d->held);
     for (uint32_t i = 0; i < d->n_stops; i++) {
         if (d->stops[i].n > longest && str_ends(held, d->stops[i])) {
@@ -137,6 +140,7 @@ void detok_finish(struct detok *d, struct buf *out)
         return;
     }
     replace_partial(d, out);
+    out->failed = out->failed || d->held.failed;
     if (!d->stopped) { /* U+FFFD may be a stop string too */
         buf_str(out, buf_view(&d->held));
     }

@@ -25,7 +25,8 @@ struct detok {
 
 void detok_init(struct detok *d, const struct str *stops, uint32_t n_stops);
 void detok_fini(struct detok *d);
-/* Appends what may be shown now. true: a stop string is complete; nothing more will come. */
+/* Appends what may be shown now. true: a stop string is complete; nothing more will come. Where
+ * there is no memory for what is held back, out fails and stays failed: the answer has a hole. */
 bool detok_feed(struct detok *d, struct str bytes, struct buf *out);
 /* The answer ended otherwise: appends all that was held back. Nothing after a stop. */
 void detok_finish(struct detok *d, struct buf *out);

@@ -57,6 +57,7 @@ struct engine *engine_new(const struct model *m, struct backend *b, const struct
     g->blocks = blocks_new(o->kv_blocks, o->seed, o->root, chunk_events);
     sched_init(&g->sched, g->blocks, spec != NULL && spec->model != NULL ? &spec->pool : NULL, o);
     list_init(&g->ended);
+    map_init(&g->by_ticket, o->seed, (size_t)o->sequences_max + o->waiting_max);
     take_memory(g);
     return g;
 }
@@ -84,6 +85,7 @@ void engine_free(struct engine *g)
     }
     end_all(g, &g->ended);
     sched_fini(&g->sched);
+    map_fini(&g->by_ticket);
     blocks_free(g->blocks);
     mem_free(g->ids);
     mem_free(g->q_start);
@@ -130,35 +132,26 @@ bool engine_submit(struct engine *g, struct engine_request *r)
         list_push_back(&g->ended, &s->node);
         return true;
     }
+    if (!map_put(&g->by_ticket, engine_ticket(&r->ticket), s)) {
+        r->private_seq = NULL;
+        seq_free(s);
+        return false;
+    }
     spec_begin(s);
     g->sched.now_us = engine_now(g);
     sched_add(&g->sched, s);
     return true;
 }
 
-static bool mark_abort(struct list *head, uint64_t ticket)
-{
-    LIST_EACH(it, head)
-    {
-        struct seq *s = seq_of(it);
-
-        if (s->request->ticket == ticket) {
-            s->abort = true;
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Linear: at most sequences_max + waiting_max, and an abort is rare beside a step. */
+/* Not a walk over those who wait: when a gateway goes, all that it sent are aborted at once. */
 void engine_abort(struct engine *g, uint64_t ticket)
 {
-    bool found = mark_abort(&g->sched.running, ticket);
+    struct seq *s = map_get(&g->by_ticket, engine_ticket(&ticket));
 
-    for (int i = 0; i < SCHED_RANKS && !found; i++) {
-        found = mark_abort(&g->sched.waiting[i], ticket);
+    if (s != NULL && s->state != SEQ_ENDED) {
+        s->abort = true;
+        g->aborts++;
     }
-    g->aborts += found ? 1 : 0;
 }
 
 void engine_stats(const struct engine *g, struct engine_stats *out)

@@ -2,6 +2,7 @@
 #ifndef WORKER_ENGINE_ENGINE_INTERNAL_H
 #define WORKER_ENGINE_ENGINE_INTERNAL_H
 
+#include "base/map.h"
 #include "worker/engine/cost.h"
 #include "worker/engine/pick.h"
 #include "worker/engine/sched.h"
@@ -13,9 +14,10 @@ struct engine {
     struct engine_options o;
     struct blocks *blocks; /* owned */
     struct sched sched;
-    struct spec *spec; /* owned; NULL: no speculation */
-    struct cost cost;  /* of a step; learned only with a clock */
-    struct list ended; /* SEQ_ENDED, END event due */
+    struct spec *spec;    /* owned; NULL: no speculation */
+    struct cost cost;     /* of a step; learned only with a clock */
+    struct list ended;    /* SEQ_ENDED, END event due */
+    struct map by_ticket; /* of all others; the keys are their requests' */
     uint64_t arrivals;
     uint32_t aborts; /* live sequences with abort set, at most */
     struct engine_stats totals;
@@ -28,6 +30,11 @@ struct engine {
     uint32_t *want;                     /* owned; [wanted_max] */
     float *logits;                      /* owned; [wanted_max][vocab] */
 };
+
+static inline struct str engine_ticket(const uint64_t *ticket)
+{
+    return str_of((const char *)ticket, sizeof(*ticket));
+}
 
 static inline uint64_t engine_now(const struct engine *g)
 {

@@ -43,6 +43,7 @@ static void emit_ends(struct step *t)
         };
 
         s->request->private_seq = NULL;
+        map_del(&t->g->by_ticket, engine_ticket(&s->request->ticket));
         seq_free(s); /* before the event: its receiver frees the request */
         t->emit(t->ctx, &ev);
     }

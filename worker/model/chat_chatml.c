@@ -42,11 +42,8 @@ bool chat_render_chatml(const struct chat_shape *s, const struct chat_conversati
     }
     for (uint32_t i = 0; i < c->count; i++) {
         w->message = i;
-        if (c->message[i].n_calls > 0) {
-            return err_set(e, ERR_UNSUPPORTED,
-                           "messages[%u] has tool calls, which the model's chat template does not "
-                           "know",
-                           i);
+        if (!chat_has_no_calls(&c->message[i], i, e)) {
+            return false;
         }
         turn(w, &c->message[i]);
     }
@@ -83,11 +80,9 @@ static void qwen_calls(struct chat_writer *w, const struct chat_message *m)
     for (uint32_t i = 0; i < m->n_calls; i++) {
         chat_markup(w, "\n");
         chat_special(w, "<tool_call>");
-        chat_markup(w, "\n{\"name\": \"");
-        chat_content(w, m->calls[i].name);
-        chat_markup(w, "\", \"arguments\": ");
-        chat_arguments(w, &m->calls[i]);
-        chat_markup(w, "}\n");
+        chat_markup(w, "\n");
+        chat_call(w, &m->calls[i], "arguments");
+        chat_markup(w, "\n");
         chat_special(w, "</tool_call>");
     }
     end(w);

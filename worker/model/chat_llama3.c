@@ -35,11 +35,8 @@ bool chat_render_llama3(const struct chat_shape *s, const struct chat_conversati
     (void)stable_messages;
     for (uint32_t i = 0; i < c->count; i++) {
         w->message = i;
-        if (c->message[i].n_calls > 0) {
-            return err_set(e, ERR_UNSUPPORTED,
-                           "messages[%u] has tool calls, which the model's chat template does not "
-                           "know",
-                           i);
+        if (!chat_has_no_calls(&c->message[i], i, e)) {
+            return false;
         }
         if (i == 0) {
             chat_special(w, "<|begin_of_text|>");
@@ -78,11 +75,7 @@ static bool call_turn(struct chat_writer *w, const struct chat_message *m, struc
                        w->message, m->n_calls);
     }
     header(w, STR("assistant"));
-    chat_markup(w, "{\"name\": \"");
-    chat_content(w, m->calls[0].name);
-    chat_markup(w, "\", \"parameters\": ");
-    chat_arguments(w, &m->calls[0]);
-    chat_markup(w, "}");
+    chat_call(w, &m->calls[0], "parameters");
     chat_special(w, "<|eot_id|>");
     return true;
 }

@@ -44,13 +44,6 @@ static bool alternates(const struct chat_message *m, uint32_t i, uint32_t *turns
                    i);
 }
 
-static bool no_calls(const struct chat_message *m, uint32_t i, struct err *e)
-{
-    return m->n_calls == 0 ||
-           err_set(e, ERR_UNSUPPORTED,
-                   "messages[%u] has tool calls, which the model's chat template does not know", i);
-}
-
 static bool no_system(struct err *e)
 {
     return err_set(e, ERR_INPUT, "the model's chat template takes no system message");
@@ -87,7 +80,7 @@ bool chat_render_mistral_plain(const struct chat_shape *s, const struct chat_con
 
         /* The system message is in the first turn: its segments come before that turn's text. */
         w->message = i == first ? 0 : i;
-        if (!alternates(m, i, &turns, e) || !no_calls(m, i, e)) {
+        if (!alternates(m, i, &turns, e) || !chat_has_no_calls(m, i, e)) {
             return false;
         }
         if (chat_is(m, "user")) {
@@ -110,7 +103,7 @@ bool chat_render_mistral_v7(const struct chat_shape *s, const struct chat_conver
         struct chat_message *m = &c->message[i];
 
         w->message = i;
-        if (!no_calls(m, i, e)) {
+        if (!chat_has_no_calls(m, i, e)) {
             return false;
         }
         if (chat_is(m, "user")) {

@@ -23,6 +23,13 @@ bool chat_is_empty(const struct chat_message *m)
     return true;
 }
 
+bool chat_has_no_calls(const struct chat_message *m, uint32_t i, struct err *e)
+{
+    return m->n_calls == 0 ||
+           err_set(e, ERR_UNSUPPORTED,
+                   "messages[%u] has tool calls, which the model's chat template does not know", i);
+}
+
 /* Length of the white space character at p, 0 when it is none: what Python's str.isspace takes. */
 static size_t space_at(const uint8_t *p, size_t n)
 {

@@ -37,6 +37,8 @@ MUST_USE bool chat_read(struct arena *a, const struct json *messages, const stru
                         struct chat_conversation *out, struct err *e);
 bool chat_is(const struct chat_message *m, const char *role);
 bool chat_is_empty(const struct chat_message *m);
+/* Message i of a family whose template knows no calls. */
+MUST_USE bool chat_has_no_calls(const struct chat_message *m, uint32_t i, struct err *e);
 /* Takes white space off both ends, as Python's str.strip does. */
 void chat_trim(struct chat_message *m);
 
@@ -60,6 +62,9 @@ void chat_json_key(struct chat_writer *w, struct str key); /* without the quotes
 void chat_json_text(struct chat_writer *w, const struct chat_message *m);
 /* The arguments; the client's own bytes when they are written like that. */
 void chat_arguments(struct chat_writer *w, const struct chat_call *c);
+
+/* {"name": "...", "<arguments_key>": {...}} */
+void chat_call(struct chat_writer *w, const struct chat_call *c, const char *arguments_key);
 
 void chat_json_write(struct buf *b, const struct json *v, unsigned indent);
 void chat_json_write_string(struct buf *b, struct str s); /* without the quotes */

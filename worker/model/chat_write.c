@@ -106,3 +106,14 @@ void chat_arguments(struct chat_writer *w, const struct chat_call *c)
     /* Chunks are found by the memory of the request. */
     chat_content(w, sent != NULL && str_eq(sent->text, text) ? sent->text : text);
 }
+
+void chat_call(struct chat_writer *w, const struct chat_call *c, const char *arguments_key)
+{
+    chat_markup(w, "{\"name\": \"");
+    chat_content(w, c->name);
+    chat_markup(w, "\", \"");
+    chat_markup(w, arguments_key);
+    chat_markup(w, "\": ");
+    chat_arguments(w, c);
+    chat_markup(w, "}");
+}
