@@ -43,6 +43,7 @@
 #define JOB_UNSENT_BYTES (1u << 20)
 #define JOB_UNSENT_US 30000000
 #define JOB_UNSENT_BYTES_MAX (4u << 20)
+#define JOB_LOGPROB_LISTS 4
 #define SERVE_LANES 2                      /* short bodies, long ones */
 #define SERVE_TEXTS_MAX 32                 /* /tokenize and /detokenize at once */
 #define SERVE_SUBSCRIBERS_MAX 64           /* GET /kv_events: one a gateway */
@@ -116,10 +117,11 @@ struct choice {
     uint64_t ticket; /* generation << 16 | place in serve.by_ticket */
     struct engine_request request;
     struct detok detok;
-    struct buf text;      /* content shown so far (whole answers), or since the last chunk */
-    struct buf tokens;    /* struct job_token[]: for logprobs, not rendered yet */
-    uint64_t shown_bytes; /* of answer text */
-    uint64_t raw_bytes;   /* of all tokens */
+    struct buf text;   /* content shown so far (whole answers), or since the last chunk */
+    struct buf tokens; /* struct job_token[]: for logprobs, not rendered yet */
+    struct buf logprobs[JOB_LOGPROB_LISTS]; /* rendered, not sent yet; see serve_logprobs.c */
+    uint64_t shown_bytes;                   /* of answer text */
+    uint64_t raw_bytes;                     /* of all tokens */
     uint64_t shown_chars; /* before the tokens not rendered yet: completions' text_offset */
     struct tool_text tool;
     uint32_t completion_tokens;
@@ -330,7 +332,9 @@ void tools_fini(struct choice *c);
 bool tools_feed(struct choice *c, struct str text);
 void tools_finish(struct choice *c); /* the answer ended: what is held becomes content or a call */
 
-/* serve_logprobs.c: c->tokens as the value of "logprobs"; what is rendered is dropped. `stopped`:
+/* serve_logprobs.c. Renders what c->tokens has of the text shown so far. */
+void logprobs_settle(struct choice *c);
+/* What was rendered and c->tokens as the value of "logprobs"; all of it is dropped. `stopped`:
  * tokens that begin after the shown text are not shown either. */
 void logprobs_write(struct json_writer *w, struct choice *c, bool stopped);
 

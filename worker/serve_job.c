@@ -78,6 +78,9 @@ bool job_choices(struct job *j)
         detok_init(&c->detok, j->stops, j->n_stops);
         buf_init(&c->text, text_bytes_max(j) + DETOK_STOP_BYTES_MAX + j->echo_text.n);
         buf_init(&c->tokens, ((size_t)j->request.max_tokens + 1) * sizeof(struct job_token));
+        for (size_t k = 0; k < JOB_LOGPROB_LISTS; k++) {
+            buf_init(&c->logprobs[k], JOB_ANSWER_BYTES_MAX);
+        }
         tools_init(c, text_bytes_max(j) + DETOK_STOP_BYTES_MAX);
     }
     j->unanswered = j->unended = j->n;
@@ -111,6 +114,9 @@ void job_free(struct job *j)
         detok_fini(&j->choice[i].detok);
         buf_fini(&j->choice[i].text);
         buf_fini(&j->choice[i].tokens);
+        for (size_t k = 0; k < JOB_LOGPROB_LISTS; k++) {
+            buf_fini(&j->choice[i].logprobs[k]);
+        }
         tools_fini(&j->choice[i]);
     }
     mem_free(j->choice);

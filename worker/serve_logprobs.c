@@ -1,17 +1,23 @@
 /* serve_logprobs.c - "logprobs" in the two OpenAI shapes.
  *
  * A control token (the end of the answer) is counted like any other: it has its spelling as token
- * and no bytes, for it is not part of the text. */
+ * and no bytes, for it is not part of the text. Tokens become JSON as soon as their text is shown,
+ * not all at the end of a whole answer: with all alternatives that are twenty megabytes, and
+ * streams would wait. */
 #include "worker/job.h"
 
-#include <math.h>
+#include <stdio.h>
 
 #define LEAST_LOGPROB (-9999.0) /* JSON has no infinity */
-#define TEXT_MAX 512
 
-static double clamp(float logprob)
+/* A float: nine digits tell it from its neighbours. */
+static void write_logprob(struct json_writer *w, float logprob)
 {
-    return logprob > -9999.0f ? (double)logprob : LEAST_LOGPROB;
+    char text[32];
+    int n = snprintf(text, sizeof(text), "%.9g",
+                     logprob > (float)LEAST_LOGPROB ? (double)logprob : LEAST_LOGPROB);
+
+    jw_raw(w, str_of(text, (size_t)n));
 }
 
 static struct str spelling(const struct choice *c, int32_t id)
@@ -25,7 +31,7 @@ static void write_entry(struct json_writer *w, const struct choice *c, int32_t i
 
     jw_kstr(w, "token", spelling(c, id)); /* bytes that are no UTF-8 become U+FFFD */
     jw_key(w, STR("logprob"));
-    jw_f64(w, clamp(logprob));
+    write_logprob(w, logprob);
     jw_key(w, STR("bytes"));
     jw_array(w);
     for (size_t i = 0; i < bytes.n; i++) {
@@ -34,27 +40,34 @@ static void write_entry(struct json_writer *w, const struct choice *c, int32_t i
     jw_end_array(w);
 }
 
-static void write_chat(struct json_writer *w, struct choice *c, const struct job_token *t, size_t n)
+/* The lists that a choice collects, a buffer each. */
+enum { CHAT_CONTENT_LIST = 0, TOKENS_LIST = 0, LOGPROBS_LIST, TOP_LIST, OFFSETS_LIST };
+
+/* The next element of a list. */
+static void next_of(struct json_writer *w, struct buf *list)
 {
-    jw_object(w);
-    jw_key(w, STR("content"));
-    jw_array(w);
-    for (size_t i = 0; i < n; i++) {
-        jw_object(w);
-        write_entry(w, c, t[i].r.id, t[i].r.logprob);
-        jw_key(w, STR("top_logprobs"));
-        jw_array(w);
-        for (uint32_t k = 0; k < t[i].r.top_count; k++) {
-            jw_object(w);
-            write_entry(w, c, t[i].r.top[k].id, t[i].r.top[k].logprob);
-            jw_end_object(w);
-        }
-        jw_end_array(w);
-        jw_end_object(w);
+    if (list->len > 0) {
+        buf_byte(list, ',');
     }
-    jw_end_array(w);
-    jw_knull(w, "refusal");
-    jw_end_object(w);
+    jw_init(w, list);
+}
+
+static void put_chat(struct choice *c, const struct sample_result *r)
+{
+    struct json_writer w;
+
+    next_of(&w, &c->logprobs[CHAT_CONTENT_LIST]);
+    jw_object(&w);
+    write_entry(&w, c, r->id, r->logprob);
+    jw_key(&w, STR("top_logprobs"));
+    jw_array(&w);
+    for (uint32_t k = 0; k < r->top_count; k++) {
+        jw_object(&w);
+        write_entry(&w, c, r->top[k].id, r->top[k].logprob);
+        jw_end_object(&w);
+    }
+    jw_end_array(&w);
+    jw_end_object(&w);
 }
 
 /* Two tokens may look alike once their bytes are made UTF-8; an object has a key once. */
@@ -79,7 +92,7 @@ static void write_top(struct json_writer *w, const struct choice *c, const struc
     for (uint32_t k = 0; k < r->top_count; k++) {
         if (!key_was_written(c, r, k)) {
             jw_key(w, spelling(c, r->top[k].id));
-            jw_f64(w, clamp(r->top[k].logprob));
+            write_logprob(w, r->top[k].logprob);
         }
     }
     jw_end_object(w);
@@ -95,53 +108,82 @@ static uint64_t characters(struct str s)
     return n;
 }
 
-static void write_completion(struct json_writer *w, struct choice *c, const struct job_token *t,
-                             size_t n)
+static void put_completion(struct choice *c, const struct sample_result *r)
 {
-    jw_object(w);
-    jw_key(w, STR("tokens"));
-    jw_array(w);
+    struct json_writer w;
+
+    next_of(&w, &c->logprobs[TOKENS_LIST]);
+    jw_str(&w, spelling(c, r->id));
+    next_of(&w, &c->logprobs[LOGPROBS_LIST]);
+    write_logprob(&w, r->logprob);
+    next_of(&w, &c->logprobs[TOP_LIST]);
+    write_top(&w, c, r);
+    next_of(&w, &c->logprobs[OFFSETS_LIST]);
+    jw_u64(&w, c->shown_chars);
+    c->shown_chars += characters(tokenizer_bytes(c->job->serve->model->tokenizer, r->id, false));
+}
+
+/* The first n of c->tokens become JSON. */
+static void render(struct choice *c, size_t n)
+{
+    const struct job_token *t = (const struct job_token *)(const void *)buf_view(&c->tokens).p;
+
     for (size_t i = 0; i < n; i++) {
-        jw_str(w, spelling(c, t[i].r.id));
+        if (c->job->kind == JOB_CHAT) {
+            put_chat(c, &t[i].r);
+        } else {
+            put_completion(c, &t[i].r);
+        }
+    }
+    buf_consume(&c->tokens, n * sizeof(*t));
+}
+
+/* How many of c->tokens begin within the text that was shown: no stop takes them back. */
+static size_t settled(const struct choice *c)
+{
+    const struct job_token *t = (const struct job_token *)(const void *)buf_view(&c->tokens).p;
+    size_t n = 0;
+
+    while (n < c->tokens.len / sizeof(*t) && t[n].start < c->shown_bytes) {
+        n++;
+    }
+    return n;
+}
+
+void logprobs_settle(struct choice *c)
+{
+    render(c, settled(c));
+}
+
+static void write_list(struct json_writer *w, const char *key, struct buf *list)
+{
+    jw_key(w, str_c(key));
+    jw_array(w);
+    if (list->len > 0) {
+        jw_raw(w, buf_view(list));
     }
     jw_end_array(w);
-    jw_key(w, STR("token_logprobs"));
-    jw_array(w);
-    for (size_t i = 0; i < n; i++) {
-        jw_f64(w, clamp(t[i].r.logprob));
-    }
-    jw_end_array(w);
-    jw_key(w, STR("top_logprobs"));
-    jw_array(w);
-    for (size_t i = 0; i < n; i++) {
-        write_top(w, c, &t[i].r);
-    }
-    jw_end_array(w);
-    jw_key(w, STR("text_offset"));
-    jw_array(w);
-    for (size_t i = 0; i < n; i++) {
-        jw_u64(w, c->shown_chars);
-        c->shown_chars +=
-            characters(tokenizer_bytes(c->job->serve->model->tokenizer, t[i].r.id, false));
-    }
-    jw_end_array(w);
-    jw_end_object(w);
+    w->out->failed = w->out->failed || list->failed;
+    buf_reset(list);
 }
 
 void logprobs_write(struct json_writer *w, struct choice *c, bool stopped)
 {
-    const struct job_token *t = (const struct job_token *)(const void *)buf_view(&c->tokens).p;
-    size_t n = c->tokens.len / sizeof(*t);
-
-    while (stopped && n > 0 && t[n - 1].start >= c->shown_bytes) {
-        n--;
-    }
     if (!c->request.sample.logprobs) {
         jw_null(w);
-    } else if (c->job->kind == JOB_CHAT) {
-        write_chat(w, c, t, n);
-    } else {
-        write_completion(w, c, t, n);
+        return;
     }
+    render(c, stopped ? settled(c) : c->tokens.len / sizeof(struct job_token));
     buf_reset(&c->tokens);
+    jw_object(w);
+    if (c->job->kind == JOB_CHAT) {
+        write_list(w, "content", &c->logprobs[CHAT_CONTENT_LIST]);
+        jw_knull(w, "refusal");
+    } else {
+        write_list(w, "tokens", &c->logprobs[TOKENS_LIST]);
+        write_list(w, "token_logprobs", &c->logprobs[LOGPROBS_LIST]);
+        write_list(w, "top_logprobs", &c->logprobs[TOP_LIST]);
+        write_list(w, "text_offset", &c->logprobs[OFFSETS_LIST]);
+    }
+    jw_end_object(w);
 }

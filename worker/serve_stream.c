@@ -482,6 +482,7 @@ void answer_token(struct choice *c, const struct engine_event *ev)
     } else if (j->streamed) {
         answer_text(c);
     } else {
+        logprobs_settle(c);
         j->answer_bytes += token_bytes(c, &ev->token, bytes);
         if (j->answer_bytes > JOB_ANSWER_BYTES_MAX) {
             end_full(j);
