@@ -11,6 +11,8 @@
 #ifndef WORKER_JOB_H
 #define WORKER_JOB_H
 
+#include <stdatomic.h>
+
 #include "base/json.h"
 #include "base/net/server.h"
 #include "worker/engine/detok.h"
@@ -24,7 +26,7 @@
 #include "worker/tool_shape.h"
 
 #define JOB_BODY_BYTES_MAX (32u << 20)
-#define JOB_BODIES_BYTES_MAX (256u << 20) /* all bodies being read */
+#define JOB_BODIES_BYTES_MAX (256u << 20) /* all bodies that are read or prepared */
 #define JOB_ARENA_BYTES_MAX ((size_t)512 << 20)
 #define JOB_WAITERS_MAX 4 /* POST /abort answers that wait for one END */
 #define JOB_ID_BYTES 40
@@ -46,6 +48,7 @@
 #define JOB_LOGPROB_LISTS 4
 #define SERVE_LANES 2                      /* short bodies, long ones */
 #define SERVE_TEXTS_MAX 32                 /* /tokenize and /detokenize at once */
+#define SERVE_LONG_TEXTS_MAX 4             /* of them long: each may keep the lane for seconds */
 #define SERVE_SUBSCRIBERS_MAX 64           /* GET /kv_events: one a gateway */
 #define SERVE_SUBSCRIBER_BUFFER (8u << 20) /* beyond a snapshot; a slower reader is cut */
 
@@ -150,6 +153,8 @@ struct job {
     struct lane *lane;        /* borrowed */
     struct api_error refusal; /* why it gets no answer */
     struct buf answer;        /* of a text request */
+    atomic_bool gone;         /* LEAVING: the lane need not go on */
+    bool is_long;             /* in the lane for long bodies */
     bool is_text;             /* /tokenize, /detokenize: the engine never sees it */
     bool draw_seed;           /* it gave none */
     /* what was asked */
@@ -234,8 +239,9 @@ struct serve {
     struct lane *lane[SERVE_LANES]; /* owned */
     uint32_t live;                  /* places taken in by_ticket */
     uint32_t preparing, texts;      /* jobs that a lane has: for the engine, and not */
+    uint32_t long_texts;            /* of texts */
     uint64_t generation, groups;
-    uint64_t body_bytes;       /* of all jobs in BODY; also in metrics */
+    uint64_t body_bytes;       /* of all jobs in BODY, PREPARING and LEAVING; also in metrics */
     struct prefix_key own_key; /* random: salts requests that bring no key */
     struct receipts *receipts;
     struct kv_events *kv;

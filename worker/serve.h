@@ -1,10 +1,10 @@
 /* serve.h - the worker's HTTP face: OpenAI-shaped chat and completions, and what the gateway asks.
  *
- * One loop; the engine is on its own thread (worker/engine_thread.h). The listener is open from
- * serve_new on, so that whoever asks is told (503) while a model is being loaded; serve_load brings
- * the model, and the first forwards are done before anyone is served.
- * Limits: live answers are sequences_max + waiting_max (503 beyond), a body 32 MiB, all bodies
- * being read 256 MiB. */
+ * One loop; the engine is on its own thread (worker/engine_thread.h), and bodies are prepared on
+ * two more (worker/lane.h). The listener is open from serve_new on, so that whoever asks is told
+ * (503) while a model is being loaded; serve_load brings the model, and the first forwards are done
+ * before anyone is served. Limits: live answers, those being prepared with them, are sequences_max
+ * + waiting_max (503 beyond), a body 32 MiB, all bodies that are read or prepared 256 MiB. */
 #ifndef WORKER_SERVE_H
 #define WORKER_SERVE_H
 

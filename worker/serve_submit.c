@@ -80,19 +80,25 @@ static bool parse_body(struct job *j, struct api_error *x)
     return true;
 }
 
+static bool is_gone(struct job *j)
+{
+    return atomic_load_explicit(&j->gone, memory_order_relaxed);
+}
+
 /* On the lane. What is refused or answered already gives its memory back here too: a tree of a
  * million values takes its time. */
 static void prepare(struct lane_task *t)
 {
     struct job *j = CONTAINER_OF(t, struct job, task);
     struct api_error *x = &j->refusal;
-    bool ok = parse_body(j, x);
+    bool ok = !is_gone(j) && parse_body(j, x) && !is_gone(j);
 
     if (ok && j->is_text) {
         ok = text_answer(j, x);
         prompt_fini(&j->prompt);
     } else if (ok) {
-        ok = params_parse(j, x) && prompt_build(j, x) && answer_fits(j, x) && drop_body(j, x);
+        ok = params_parse(j, x) && !is_gone(j) && prompt_build(j, x) && answer_fits(j, x) &&
+             drop_body(j, x);
     }
     if (!ok || j->is_text) {
         job_drop_tree(j);
@@ -215,6 +221,7 @@ static void prepared(struct job *j)
 
     if (j->is_text) {
         s->texts--;
+        s->long_texts -= j->is_long;
     } else {
         s->preparing--;
     }
@@ -247,14 +254,21 @@ static void on_prepared(void *ctx, struct lane_task *t)
 static bool has_room(const struct job *j, struct api_error *x)
 {
     struct serve *s = j->serve;
+    uint32_t taken = s->live + s->preparing, most = s->live_max;
 
-    if (j->is_text ? s->texts < SERVE_TEXTS_MAX : s->live + s->preparing < s->live_max) {
+    if (j->is_text) {
+        taken = j->is_long ? s->long_texts : s->texts;
+        most = j->is_long ? SERVE_LONG_TEXTS_MAX : SERVE_TEXTS_MAX;
+    }
+    if (taken < most) {
         return true;
     }
     s->metrics.refused++;
     return api_refuse(x, 503, "server_is_overloaded", NULL,
-                      "All %u places for requests are taken. Try again in a moment.",
-                      j->is_text ? SERVE_TEXTS_MAX : s->live_max);
+                      "All %u places for %s are taken. Try again in a moment.", most,
+                      !j->is_text  ? "requests"
+                      : j->is_long ? "long texts"
+                                   : "texts");
 }
 
 void submit_body(struct job *j)
@@ -263,6 +277,7 @@ void submit_body(struct job *j)
     struct api_error x = {0};
     bool ok;
 
+    j->is_long = j->body.len > SHORT_BODY_BYTES;
     j->is_text = j->kind == JOB_TOKENIZE || j->kind == JOB_DETOKENIZE;
     if (!check_size(j, &x) || !has_room(j, &x)) {
         api_refuse_job(j, &x);
@@ -270,12 +285,13 @@ void submit_body(struct job *j)
     }
     if (j->is_text) {
         s->texts++;
+        s->long_texts += j->is_long;
     } else {
         s->preparing++;
     }
     j->submitted_us = env_now_us(s->env);
     j->task.work = prepare;
-    j->lane = s->lane[j->body.len <= SHORT_BODY_BYTES ? 0 : 1];
+    j->lane = s->lane[j->is_long ? 1 : 0];
     job_set_state(j, JOB_PREPARING);
     ok = lane_push(j->lane, &j->task);
     CHECK(ok); /* has_room bounds both */
@@ -291,6 +307,7 @@ void submit_leave(struct job *j)
         r->state = RECEIPT_ABORTED;
     }
     job_set_state(j, JOB_LEAVING);
+    atomic_store_explicit(&j->gone, true, memory_order_relaxed);
     if (lane_drop(j->lane, &j->task)) {
         prepared(j);
     }
@@ -314,7 +331,8 @@ bool submit_start(struct serve *s, struct err *e)
     static const int niceness[SERVE_LANES] = {0, LONG_LANE_NICENESS};
 
     for (size_t i = 0; i < SERVE_LANES; i++) {
-        s->lane[i] = lane_new(s->env, s->live_max + SERVE_TEXTS_MAX, niceness[i], on_prepared, s);
+        s->lane[i] = lane_new(s->env, s->live_max + SERVE_TEXTS_MAX + SERVE_LONG_TEXTS_MAX,
+                              niceness[i], on_prepared, s);
         if (s->lane[i] == NULL) {
             return err_set(e, ERR_NO_MEMORY, "no thread could be started");
         }

@@ -136,6 +136,19 @@ def test_a_request_that_is_being_prepared_can_be_aborted(far):
     assert far.metric("tollgate_worker_body_bytes") == 0
 
 
+def test_long_texts_are_bounded_beside_long_prompts(far):
+    answers = []
+    ask = lambda: answers.append(far.post("/tokenize", {"prompt": "a" * MIB}, key=KEY)[0])  # noqa: E731
+    threads = [threading.Thread(target=ask) for _ in range(7)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert set(answers) <= {200, 503} and answers.count(200) >= 4
+    assert answers.count(503) >= 1  # seven come in the time of one
+    assert far.ok("/tokenize", {"prompt": "short"}, key=KEY)["count"] > 0
+
+
 def test_a_client_that_leaves_while_it_is_prepared_costs_nothing_more(far):
     event, computed = str(uuid.uuid4()), far.metric("tollgate_worker_prefill_tokens_total")
     body = json.dumps({"model": far.name, "prompt": "a" * MIB, "max_tokens": 1})
