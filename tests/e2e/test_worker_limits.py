@@ -70,11 +70,12 @@ class Follower:
     ("/v1/completions", {"prompt": "x", "junk": [0] * 900000}),
 ])
 def test_a_large_request_stalls_no_stream(far, path, body):
+    data = json.dumps(dict(body, model=far.name)).encode()  # before: it would hold the followers up
     both = [Follower(far), Follower(far, prompt="Twice")]
     try:
         eventually(lambda: all(len(f.times) > 20 for f in both))
         t = time.monotonic()
-        far.post(path, dict(body, model=far.name), key=KEY, headers={"x-tollgate-deadline-ms": "1"})
+        far.post(path, data, key=KEY, headers={"x-tollgate-deadline-ms": "1"})
         took = time.monotonic() - t
     finally:
         for f in both:
