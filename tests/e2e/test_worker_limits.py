@@ -3,8 +3,8 @@
 The models are tiny and random: one with a long context, whose runs of one letter are one deep word, and one with the
 control tokens of several families.
 """
+import contextlib
 import json
-import os
 import re
 import socket
 import subprocess
@@ -30,8 +30,19 @@ def made(tmp_path_factory, *kinds):
 @pytest.fixture(scope="module")
 def far(tmp_path_factory, key_file):  # noqa: F811
     """A context of 262,144 tokens, with a worker key."""
-    w = Worker(made(tmp_path_factory, "long"), "--backend", "ref", "--max-num-seqs", "4", key_file=key_file)
-    yield w
+    with running(made(tmp_path_factory, "long"), "--backend", "ref", "--max-num-seqs", "4", key_file=key_file) as w:
+        yield w
+
+
+@contextlib.contextmanager
+def running(*argv, **kw):
+    """A worker of one test, which ends with it."""
+    w = Worker(*argv, **kw)
+    try:
+        yield w
+    except BaseException:
+        w.p.kill()
+        raise
     assert w.stop() == 0
 
 
@@ -107,11 +118,10 @@ def test_what_tokenize_counts_is_bounded(far, tmp_path_factory):
     assert "4194305" in e["message"] and "4194304" in e["message"]
     e = error(far.post("/tokenize", {"messages": [{"role": "user", "content": "a" * (4 * MIB)}]}, key=KEY), 400, param="messages")
     assert "4194304" in e["message"]
-    w = Worker(made(tmp_path_factory, "long"), "--backend", "ref", "--max-model-len", "64")  # 16 times 64
-    assert w.ok("/tokenize", {"prompt": "b" * 1024, "add_special_tokens": False})["count"] == 1024
-    e = error(w.post("/tokenize", {"prompt": "b" * 1025, "add_special_tokens": False}), 400, param="prompt")
-    assert "1025" in e["message"] and "1024" in e["message"]
-    assert w.stop() == 0
+    with running(made(tmp_path_factory, "long"), "--backend", "ref", "--max-model-len", "64") as w:  # 16 times 64
+        assert w.ok("/tokenize", {"prompt": "b" * 1024, "add_special_tokens": False})["count"] == 1024
+        e = error(w.post("/tokenize", {"prompt": "b" * 1025, "add_special_tokens": False}), 400, param="prompt")
+        assert "1025" in e["message"] and "1024" in e["message"]
 
 
 def busy(far):
@@ -169,9 +179,8 @@ def test_a_client_that_leaves_while_it_is_prepared_costs_nothing_more(far):
 
 
 def test_an_end_while_requests_are_prepared(tmp_path_factory, key_file):  # noqa: F811
-    w = Worker(made(tmp_path_factory, "long"), "--backend", "ref", "--drain-seconds", "0", key_file=key_file)
-    event, t, answer = busy(w)
-    assert w.stop() == 0
+    with running(made(tmp_path_factory, "long"), "--backend", "ref", "--drain-seconds", "0", key_file=key_file) as w:
+        event, t, answer = busy(w)
     t.join()
     error(answer[0], 503)
 
@@ -232,55 +241,52 @@ WEATHER = [{"type": "function", "function": {"name": "weather", "parameters": {
 @pytest.mark.parametrize("seed", range(3))
 def test_calls_between_control_tokens_are_told_whole_and_streamed(marked, family, seed):
     """The markers are single control tokens here; elsewhere they are spelled out in bytes."""
-    w = Worker(marked, "--backend", "ref", "--chat-format", family)
-    body = w.chat("weather?", tools=WEATHER, tool_choice="required", parallel_tool_calls=False, max_tokens=200, temperature=1, seed=seed,
-                  logit_bias={str(8 + ord(c)): -100 for c in " \t\r\n"})  # it would go on for ever between two words
-    whole = w.ok(CHAT, body)["choices"][0]
-    calls = whole["message"]["tool_calls"]
-    assert whole["finish_reason"] == "tool_calls" and len(calls) == 1 and whole["message"]["content"] is None
-    f = calls[0]["function"]
-    assert f["name"] == "weather" and strict(f["arguments"])["city"] in ("Paris", "Rome")
-    chunks = stream(w, body)
-    pieces = [c["delta"]["tool_calls"][0]["function"] for k in chunks for c in k["choices"] if c["delta"].get("tool_calls")]
-    assert pieces[0]["name"] == "weather" and "".join(p["arguments"] for p in pieces) == f["arguments"]
-    assert text_of(chunks) == ""
-    assert w.stop() == 0
+    with running(marked, "--backend", "ref", "--chat-format", family) as w:
+        body = w.chat("weather?", tools=WEATHER, tool_choice="required", parallel_tool_calls=False, max_tokens=200, temperature=1, seed=seed,
+                      logit_bias={str(8 + ord(c)): -100 for c in " \t\r\n"})  # it would go on for ever between two words
+        whole = w.ok(CHAT, body)["choices"][0]
+        calls = whole["message"]["tool_calls"]
+        assert whole["finish_reason"] == "tool_calls" and len(calls) == 1 and whole["message"]["content"] is None
+        f = calls[0]["function"]
+        assert f["name"] == "weather" and strict(f["arguments"])["city"] in ("Paris", "Rome")
+        chunks = stream(w, body)
+        pieces = [c["delta"]["tool_calls"][0]["function"] for k in chunks for c in k["choices"] if c["delta"].get("tool_calls")]
+        assert pieces[0]["name"] == "weather" and "".join(p["arguments"] for p in pieces) == f["arguments"]
+        assert text_of(chunks) == ""
 
 
 IDS = {"<|im_end|>": 2, "[TOOL_CALLS]": 3, "<tool_call>": 4, "</tool_call>": 5, "<|eot_id|>": 6, "<|eom_id|>": 7}
 
 
 def test_none_bans_the_control_token_that_begins_a_call(marked):
-    w = Worker(marked, "--backend", "ref", "--chat-format", "mistral-nemo")
-    kw = dict(tools=WEATHER, logit_bias={str(IDS["[TOOL_CALLS]"]): 100}, max_tokens=8, ignore_eos=True)
-    a = w.ok(CHAT, w.chat(tool_choice="none", logprobs=True, **kw))["choices"][0]
-    assert all(t["token"] != "[TOOL_CALLS]" for t in a["logprobs"]["content"])
-    a = w.ok(CHAT, w.chat(tool_choice="auto", logprobs=True, **kw))["choices"][0]
-    assert a["logprobs"]["content"][0]["token"] == "[TOOL_CALLS]"
-    assert w.stop() == 0
+    with running(marked, "--backend", "ref", "--chat-format", "mistral-nemo") as w:
+        kw = dict(tools=WEATHER, logit_bias={str(IDS["[TOOL_CALLS]"]): 100}, max_tokens=8, ignore_eos=True)
+        a = w.ok(CHAT, w.chat(tool_choice="none", logprobs=True, **kw))["choices"][0]
+        assert all(t["token"] != "[TOOL_CALLS]" for t in a["logprobs"]["content"])
+        a = w.ok(CHAT, w.chat(tool_choice="auto", logprobs=True, **kw))["choices"][0]
+        assert a["logprobs"]["content"][0]["token"] == "[TOOL_CALLS]"
 
 
 @pytest.mark.parametrize("family, end", [("llama3.1", "<|eot_id|>"), ("chatml", "<|im_end|>")])
 def test_the_end_of_a_turn_ends_a_chat_whatever_the_models_own_end_is(marked, family, end):
     """The file's end token is <|im_end|>; the family's end of a turn may be another."""
-    w = Worker(marked, "--backend", "ref", "--chat-format", family)
+    with running(marked, "--backend", "ref", "--chat-format", family) as w:
 
-    def said(path, token, **kw):
-        body = dict(w.chat(max_tokens=5, logit_bias={str(IDS[token]): 100}), **kw)
-        if path != CHAT:
-            body["prompt"] = body.pop("messages")[0]["content"]
-        c = w.ok(path, body)
-        return c["choices"][0]["finish_reason"], c["usage"]["completion_tokens"]
-    assert said(CHAT, end) == ("stop", 1) and said(CHAT, "<|im_end|>") == ("stop", 1)
-    assert said("/v1/completions", "<|im_end|>") == ("stop", 1)
-    if end != "<|im_end|>":
-        assert said("/v1/completions", end) == ("length", 5)  # no chat: only the model's own end
-        assert said(CHAT, "<|eom_id|>") == ("length", 5)
-        assert said(CHAT, "<|eom_id|>", tools=WEATHER) == ("stop", 1)  # the end of an answer of calls
-    assert said(CHAT, end, ignore_eos=True) == ("length", 5)
-    fmt = {"type": "regex", "regex": "ab?"}
-    for token in (end, "<|im_end|>"):  # a format may end with either
-        body = w.chat(max_tokens=5, logit_bias={str(IDS[token]): 100}, response_format=fmt)
-        a = w.ok(CHAT, body)["choices"][0]
-        assert a["finish_reason"] == "stop" and a["message"]["content"] == "a"
-    assert w.stop() == 0
+        def said(path, token, **kw):
+            body = dict(w.chat(max_tokens=5, logit_bias={str(IDS[token]): 100}), **kw)
+            if path != CHAT:
+                body["prompt"] = body.pop("messages")[0]["content"]
+            c = w.ok(path, body)
+            return c["choices"][0]["finish_reason"], c["usage"]["completion_tokens"]
+        assert said(CHAT, end) == ("stop", 1) and said(CHAT, "<|im_end|>") == ("stop", 1)
+        assert said("/v1/completions", "<|im_end|>") == ("stop", 1)
+        if end != "<|im_end|>":
+            assert said("/v1/completions", end) == ("length", 5)  # no chat: only the model's own end
+            assert said(CHAT, "<|eom_id|>") == ("length", 5)
+            assert said(CHAT, "<|eom_id|>", tools=WEATHER) == ("stop", 1)  # the end of an answer of calls
+        assert said(CHAT, end, ignore_eos=True) == ("length", 5)
+        fmt = {"type": "regex", "regex": "ab?"}
+        for token in (end, "<|im_end|>"):  # a format may end with either
+            body = w.chat(max_tokens=5, logit_bias={str(IDS[token]): 100}, response_format=fmt)
+            a = w.ok(CHAT, body)["choices"][0]
+            assert a["finish_reason"] == "stop" and a["message"]["content"] == "a"
