@@ -16,6 +16,7 @@
 #include "base/json.h"
 #include "base/net/server.h"
 #include "worker/engine/detok.h"
+#include "worker/engine/grammar_store.h"
 #include "worker/engine_thread.h"
 #include "worker/kv_events.h"
 #include "worker/lane.h"
@@ -225,8 +226,9 @@ struct serve {
     const struct model *model;
     struct backend *backend;
     struct serve_plan plan;
-    struct grammar_vocab *vocab; /* owned */
-    struct tool_shape shape;     /* of the family; nothing is defined without a format */
+    struct grammar_vocab *vocab;    /* owned */
+    struct grammar_store *grammars; /* owned; over vocab */
+    struct tool_shape shape;        /* of the family; nothing is defined without a format */
     size_t token_bytes_max; /* longest token: a prompt of n bytes has at least n / that tokens */
     uint32_t live_max;
     struct engine_thread *engine;

@@ -238,6 +238,7 @@ bool serve_load(struct serve *s, const struct model *m, struct backend *b,
     if (s->vocab == NULL) {
         return false;
     }
+    s->grammars = grammar_store_new(s->vocab);
     g.seed = env_random_u64(s->env);
     s->by_ticket = mem_new(s->live_max * sizeof(struct choice *));
     s->engine = engine_thread_new(m, b, &g, s->live_max + SERVE_WARM_MAX, s->env, on_news, s, e);
@@ -330,6 +331,7 @@ void serve_free(struct serve *s)
     }
     kv_events_free(s->kv);
     receipts_free(s->receipts);
+    grammar_store_free(s->grammars);
     grammar_vocab_free(s->vocab);
     mem_free(s->by_ticket);
     buf_fini(&s->out);

@@ -2,7 +2,7 @@
  * and tool_choice. Compiles the grammar; a format that cannot be enforced is refused, never
  * ignored.
  *
- * Compiling is bounded (GRAMMAR_WORK_MAX: under 50 ms), so it is done here on the serving loop. */
+ * Compiling is bounded (GRAMMAR_WORK_MAX: under 50 ms) and done on a lane. */
 #include "worker/job.h"
 
 #define TOOL_CALLS_MAX 32 /* in one answer, when parallel calls are not forbidden */
@@ -14,7 +14,7 @@ static bool compile(struct job *j, const struct grammar_source *src, const char 
 {
     struct err e = {0};
 
-    if (grammar_compile(src, j->serve->vocab, &j->grammar, &e)) {
+    if (grammar_store_compile(j->serve->grammars, src, &j->grammar, &e)) {
         return true;
     }
     if (e.code == ERR_NO_MEMORY) {
@@ -56,9 +56,9 @@ static bool compile_regex(struct job *j, const struct json *regex, const char *p
     return compile(j, &src, param, x);
 }
 
-static bool parse_response_format(struct job *j, const struct json *v, struct api_error *x)
+static bool parse_response_format(struct job *j, const struct json *v, const char *param,
+                                  struct api_error *x)
 {
-    const char *param = "response_format";
     const struct json *type = json_get(v, STR("type")), *inner;
 
     if (v->type != JSON_OBJECT || json_is_absent(type) || type->type != JSON_STRING) {
@@ -86,41 +86,79 @@ static bool parse_response_format(struct job *j, const struct json *v, struct ap
     return compile_schema(j, inner, param, x);
 }
 
-/* vLLM's older fields, and their newer home. At most one of all forms may be there. */
+/* vLLM's newer home of its fields. *schema and *regex: NULL when they are not there. */
+static bool parse_structured(const struct job *j, const struct json **schema,
+                             const struct json **regex, struct api_error *x)
+{
+    const struct json *outer = job_field(j, "structured_outputs");
+
+    *schema = *regex = NULL;
+    if (outer == NULL) {
+        return true;
+    }
+    if (outer->type != JSON_OBJECT) {
+        return api_bad(x, "structured_outputs", "must be an object with json or regex");
+    }
+    for (const struct json *m = outer->child; m != NULL; m = m->next) {
+        if (json_is_absent(m)) {
+            continue;
+        }
+        if (str_eq(m->key, STR("json"))) {
+            *schema = m;
+        } else if (str_eq(m->key, STR("regex"))) {
+            *regex = m;
+        } else {
+            return api_unsupported(x, "structured_outputs",
+                                   "other than json and regex is not supported");
+        }
+    }
+    return true;
+}
+
+/* Every form in which a format can be asked for; at most one may be there. */
 static bool parse_guided(struct job *j, struct api_error *x)
 {
     static const char *const refused[] = {"guided_choice", "guided_grammar",
-                                          "guided_decoding_backend", "structural_tag"};
-    const struct json *outer = job_field(j, "structured_outputs");
-    const struct json *format = job_field(j, "response_format");
-    const struct json *schema = job_field(j, "guided_json"), *regex = job_field(j, "guided_regex");
+                                          "guided_decoding_backend", "guided_whitespace_pattern",
+                                          "structural_tag"};
+    const struct json *schema, *regex;
+    bool found = false;
 
     for (size_t i = 0; i < ARRAY_LEN(refused); i++) {
         if (job_field(j, refused[i]) != NULL) {
             return api_unsupported(x, refused[i], "is not supported");
         }
     }
-    if (outer != NULL) {
-        for (const struct json *m = outer->child; m != NULL; m = m->next) {
-            if (!json_is_absent(m) && !str_eq(m->key, STR("json")) &&
-                !str_eq(m->key, STR("regex"))) {
-                return api_unsupported(x, "structured_outputs",
-                                       "other than json and regex is not supported");
+    if (!parse_structured(j, &schema, &regex, x)) {
+        return false;
+    }
+    {
+        const struct {
+            const struct json *v;
+            const char *param;
+            bool (*parse)(struct job *j, const struct json *v, const char *param,
+                          struct api_error *x);
+        } forms[] = {
+            {job_field(j, "response_format"), "response_format", parse_response_format},
+            {job_field(j, "guided_json"), "guided_json", compile_schema},
+            {job_field(j, "guided_regex"), "guided_regex", compile_regex},
+            {schema, "structured_outputs", compile_schema},
+            {regex, "structured_outputs", compile_regex},
+        };
+
+        for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
+            if (forms[i].v != NULL && found) {
+                return api_bad(x, "response_format", "may be given in one form only");
+            }
+            found = found || forms[i].v != NULL;
+        }
+        for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
+            if (forms[i].v != NULL) {
+                return forms[i].parse(j, forms[i].v, forms[i].param, x);
             }
         }
-        schema = schema == NULL ? json_get(outer, STR("json")) : schema;
-        regex = regex == NULL ? json_get(outer, STR("regex")) : regex;
     }
-    if (!json_is_absent(schema) + !json_is_absent(regex) + (format != NULL) > 1) {
-        return api_bad(x, "response_format", "may be given in one form only");
-    }
-    if (!json_is_absent(schema)) {
-        return compile_schema(j, schema, outer != NULL ? "structured_outputs" : "guided_json", x);
-    }
-    if (!json_is_absent(regex)) {
-        return compile_regex(j, regex, outer != NULL ? "structured_outputs" : "guided_regex", x);
-    }
-    return format == NULL || parse_response_format(j, format, x);
+    return true;
 }
 
 static bool is_name(struct str s)

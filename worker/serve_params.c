@@ -74,6 +74,7 @@ static const struct str fields[] = {
     STR("guided_choice"),
     STR("guided_grammar"),
     STR("guided_decoding_backend"),
+    STR("guided_whitespace_pattern"),
     STR("structural_tag"),
     STR("tools"),
     STR("tool_choice"),
@@ -110,9 +111,10 @@ void params_pick(struct job *j)
 const struct json *job_field(const struct job *j, const char *name)
 {
     size_t i = field_index(str_c(name));
+    /* A name that the table lacks costs a walk, no more. */
+    const struct json *v = i < ARRAY_LEN(fields) ? j->field[i] : json_get(j->root, str_c(name));
 
-    CHECK(i < ARRAY_LEN(fields)); /* a name that is asked for is in the table */
-    return json_is_absent(j->field[i]) ? NULL : j->field[i];
+    return json_is_absent(v) ? NULL : v;
 }
 
 bool job_bool(const struct job *j, const char *name, bool *out, struct api_error *x)

@@ -79,6 +79,14 @@ def test_other_forms_of_a_format(plain):  # noqa: F811
     ({"guided_json": "{"}, "guided_json", "no JSON"),
     ({"guided_choice": ["a"]}, "guided_choice", ""),
     ({"structured_outputs": {"grammar": "x"}}, "structured_outputs", ""),
+    ({"structured_outputs": "yes|no"}, "structured_outputs", "object"), ({"structured_outputs": [{"regex": "a"}]}, "structured_outputs", "object"),
+    ({"structured_outputs": {"json": 5}}, "structured_outputs", "object"), ({"structured_outputs": {"regex": ["a"]}}, "structured_outputs", "string"),
+    ({"structured_outputs": {"regex": "a", "json": {}}}, "response_format", "one form"),
+    ({"structured_outputs": {"json": {}}, "guided_json": {"type": "null"}}, "response_format", "one form"),
+    ({"guided_json": 5}, "guided_json", "object"), ({"guided_json": ["a"]}, "guided_json", "object"), ({"guided_regex": {"a": 1}}, "guided_regex", "string"),
+    ({"guided_regex": "(a", "structured_outputs": {}}, "guided_regex", ""), ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", ""),
+    ({"response_format": {"type": 5}}, "response_format", "type"), ({"response_format": ["json_object"]}, "response_format", "object"),
+    ({"response_format": {"type": "json_schema", "json_schema": "x"}}, "response_format", "schema"),
     ({"tools": TOOLS}, "tools", "smollm2"), ({"tools": TOOLS, "tool_choice": "required"}, "tools", ""),
     ({"tool_choice": "required"}, "tool_choice", "tools"), ({"tool_choice": "perhaps"}, "tool_choice", ""),
     ({"tools": [{"type": "function"}], "tool_choice": "none"}, "tools", ""), ({"tools": [{"type": "web_search"}]}, "tools", "function"),
@@ -283,6 +291,31 @@ def test_min_tokens_hold_back_the_end(plain):  # noqa: F811
     longer = plain.ok(CHAT, plain.chat(max_tokens=20, logit_bias=bias, min_tokens=7))
     assert longer["usage"]["completion_tokens"] == 8 and longer["choices"][0]["finish_reason"] == "stop"
     assert plain.ok(CHAT, plain.chat(max_tokens=20, logit_bias=bias, ignore_eos=True))["usage"]["completion_tokens"] == 20
+
+
+def test_a_format_ends_the_answer_whatever_holds_back_the_end(plain):  # noqa: F811
+    def ends(regex, **kw):
+        a = plain.ok(CHAT, plain.chat(max_tokens=60, temperature=1, seed=4, guided_regex=regex, **kw))["choices"][0]
+        assert a["finish_reason"] == "stop", a
+        return a["message"]["content"]
+    for kw in ({}, {"ignore_eos": True}, {"min_tokens": 50}, {"ignore_eos": True, "min_tokens": 50}):
+        assert re.fullmatch(r"[xy]{3}", ends(r"[xy]{3}", **kw))
+        assert strict(ends(r'\{"a": [12]\}', **kw)) in ({"a": 1}, {"a": 2})
+        assert re.fullmatch(r"z{0,9}", ends(r"z{0,9}", **kw))
+    assert ends(r"z{0,9}", ignore_eos=True) == "z" * 9
+    a = plain.ok(CHAT, plain.chat(max_tokens=400, temperature=1, seed=3, response_format={"type": "json_schema", "json_schema": {"schema": CITY}}, ignore_eos=True))
+    assert is_city(a["choices"][0]["message"]["content"]) and a["choices"][0]["finish_reason"] == "stop"
+
+
+def test_equal_formats_give_equal_answers(plain):  # noqa: F811
+    body = plain.chat(max_tokens=200, temperature=1, seed=8, response_format={"type": "json_schema", "json_schema": {"schema": CITY}})
+    texts = {plain.ok(CHAT, body)["choices"][0]["message"]["content"] for _ in range(4)}
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        texts |= {a["choices"][0]["message"]["content"] for a in pool.map(lambda _: plain.ok(CHAT, body), range(8))}
+    assert len(texts) == 1
+    for i in range(100):  # more formats than are kept
+        assert strict(plain.ok(CHAT, plain.chat(max_tokens=20, guided_regex=str(1000 + i)))["choices"][0]["message"]["content"]) == 1000 + i
+    assert plain.ok(CHAT, body)["choices"][0]["message"]["content"] in texts
 
 
 def test_stop_token_ids_end_the_answer(plain):  # noqa: F811

@@ -137,11 +137,16 @@ static bool oracle_mask(const struct case_request *q, const struct grammar_state
     if (q->r.grammar != NULL) {
         grammar_mask(q->r.grammar, at, mask);
     }
-    if (q->n_want < q->r.min_tokens) {
+    bool early = q->n_want < q->r.min_tokens;
+
+    if (early || (q->r.grammar != NULL && q->r.ignore_eos)) {
         mask[0] &= ~(1u << EOS);
-        for (uint32_t i = 0; i < q->r.n_stop_ids; i++) {
-            mask[q->r.stop_ids[i] / 32] &= ~(1u << q->r.stop_ids[i] % 32);
-        }
+    }
+    for (uint32_t i = 0; i < q->r.n_stop_ids && early; i++) {
+        mask[q->r.stop_ids[i] / 32] &= ~(1u << q->r.stop_ids[i] % 32);
+    }
+    if (q->r.grammar != NULL && (mask[0] | mask[1]) == 0) { /* only an end may come */
+        grammar_mask(q->r.grammar, at, mask);
     }
     return (mask[0] | mask[1]) != 0;
 }

@@ -1,6 +1,9 @@
 tg_unit(test_grammar LIBS tg_engine Threads::Threads SOURCES unit/grammar_world.c)
 tg_unit(test_grammar_regex LIBS tg_engine SOURCES unit/grammar_world.c)
 tg_unit(test_grammar_limits LIBS tg_engine SOURCES unit/grammar_world.c)
+tg_unit(test_grammar_walk LIBS tg_engine SOURCES unit/grammar_world.c)
+tg_unit(test_grammar_store LIBS tg_engine Threads::Threads SOURCES unit/grammar_world.c)
+target_link_options(test_grammar_store PRIVATE -Wl,--wrap=mem_try,--wrap=mem_resize)
 # For tests/e2e/test_grammar.py: the grammar beside jsonschema and llguidance.
 add_executable(grammar_probe ${CMAKE_SOURCE_DIR}/tests/golden/grammar_probe.c)
 target_link_libraries(grammar_probe PRIVATE tg_engine)

@@ -704,11 +704,17 @@ static void a_grammar_that_can_only_end_ends_the_answer(void **state)
     static const struct {
         const char *regex;
         uint32_t min_tokens, n_got;
+        bool ignore_eos;
     } cases[] = {
-        {"abc", 0, 3}, /* finished: no EOS is waited for */
-        {"abc", 9, 3}, /* nor may anything else come */
-        {"ab@", 0, 2}, /* the vocabulary has no @: nothing can come */
-        {"@", 0, 0},
+        {"abc", 0, 3, false}, /* finished: no EOS is waited for */
+        {"abc", 9, 3, false}, /* nor may anything else come */
+        {"abc", 0, 3, true},
+        {"ab@", 0, 2, false}, /* the vocabulary has no @: nothing can come */
+        {"@", 0, 0, false},
+        {"(ab){2,3}", 5, 6, false}, /* EOS has to wait */
+        {"(ab){0,3}", 0, 6, true},  /* or is passed over while anything else may come */
+        {"a{0,3}", 9, 4, false},    /* where only EOS may come, it comes */
+        {"a{0,3}", 0, 4, true},
     };
 
     (void)state;
@@ -720,6 +726,7 @@ static void a_grammar_that_can_only_end_ends_the_answer(void **state)
         q = add(&w, 40, 20);
         q->r.grammar = world_regex(cases[i].regex);
         q->r.min_tokens = cases[i].min_tokens;
+        q->r.ignore_eos = cases[i].ignore_eos;
         submit(&w, q);
         run_dry(&w);
         assert_int_equal(q->finish, ENGINE_STOP);

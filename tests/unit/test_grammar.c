@@ -74,6 +74,24 @@ static const struct {
     {"{\"definitions\":{\"s\":{\"type\":\"string\"}},\"type\":\"array\",\"items\":{\"$ref\":\"#/"
      "definitions/s\",\"maxLength\":1}}",
      "[]\n[\"a\",\"\"]", "[\"ab\"]"},
+    {"{\"$defs\":{\"a/b~c %\\u00e9\":{\"type\":\"null\"}},\"$ref\":"
+     "\"#/$defs/a~1b~0c%20%25%C3%a9\"}",
+     "null", "1"},
+    {"{\"$defs\":{\"x\":{\"type\":\"null\"},\"x/y\":{\"type\":\"integer\"}},"
+     "\"$ref\":\"#/%24defs/x~1y\"}",
+     "1", "null"},
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"null\"},{"
+     "\"items\":{\"type\":\"integer\"},\"type\":\"array\"}]},\"b\":{\"$ref\":"
+     "\"#/properties/a/anyOf/1/items\"}},\"additionalProperties\":{\"$ref\":"
+     "\"#/properties/a\"}}",
+     "{\"a\":[1],\"b\":2,\"c\":null}", "{\"b\":null}\n{\"c\":2}"},
+    /* No spelling of a declared name passes as another key, where it would bring another value. */
+    {"{\"properties\":{\"a/\":{\"type\":\"null\"},\"\\u00e9\":{\"type\":\"null\"},"
+     "\"\\n\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":\"integer\"},"
+     "\"type\":\"object\"}",
+     "{\"a/\":null,\"\u00e9\":null,\"\\n\":null,\"a\":1}\n{\"x\":1,\"x\":2}",
+     "{\"a/\":1}\n{\"a\\/\":1}\n{\"\\u0061/\":1}\n{\"\u00e9\":1}\n{\"\\u00e9\":1}\n"
+     "{\"\\u00E9\":1}\n{\"\\n\":1}\n{\"\\u000a\":1}\n{\"x\":1,\"a/\":1}"},
     {"{\"type\":\"string\",\"pattern\":\"^[a-c]+$\",\"maxLength\":2}", "\"a\"\n\"cb\"",
      "\"\"\n\"abc\"\n\"d\""},
     {"{\"type\":\"string\",\"pattern\":\"^(aaa)*$\",\"minLength\":4,\"maxLength\":7}", "\"aaaaaa\"",
@@ -169,6 +187,12 @@ static const struct {
     {"{\"anyOf\":[]}", "#/anyOf: must be an array with at least one schema"},
     {"{\"$ref\":\"#/$defs/x\"}", "#/$ref: names nothing"},
     {"{\"$ref\":\"http://example.com\"}", "#/$ref: names nothing"},
+    {"{\"$defs\":{\"a~b\":{}},\"$ref\":\"#/$defs/a~b\"}", "#/$ref: names nothing"},
+    {"{\"$defs\":{\"a\":{}},\"$ref\":\"#/$defs/a/\"}", "#/$ref: names nothing"},
+    {"{\"$defs\":{\"a\":{}},\"$ref\":\"#/$defs\"}", "#/$ref: names nothing"},
+    {"{\"$defs\":{\"a\":{\"const\":{\"b\":{}}}},\"$ref\":\"#/$defs/a/const/b\"}",
+     "#/$ref: names nothing"},
+    {"{\"properties\":{\"a\":{\"$ref\":\"#/properties/a\"}}}", "#/properties/a: refers to itself"},
     {"{\"$ref\":\"#\"}", "#: refers to itself"},
     {"{\"$defs\":{\"a\":{\"anyOf\":[{\"$ref\":\"#/$defs/a\"},{}]}},\"$ref\":\"#/$defs/a\"}",
      "#/$defs/a: refers to itself"},

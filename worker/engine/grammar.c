@@ -332,9 +332,13 @@ static bool source_build(struct builder *b, const struct grammar_source *src)
 bool grammar_compile(const struct grammar_source *src, const struct grammar_vocab *v,
                      struct grammar **out, struct err *e)
 {
-    struct builder *b = mem_new(sizeof(*b));
+    struct builder *b = mem_try(1, sizeof(*b));
     struct err own;
 
+    *out = NULL;
+    if (b == NULL) {
+        return err_set(e, ERR_NO_MEMORY, "#: no memory for a grammar");
+    }
     err_clear(&own);
     builder_init(b, &own);
     *out = source_build(b, src) ? builder_finish(b, v) : NULL;
@@ -369,6 +373,19 @@ void grammar_release(struct grammar *g)
     mem_free(g->spans);
     mem_free(g->tokens);
     mem_free(g);
+}
+
+size_t grammar_bytes(const struct grammar *g)
+{
+    return sizeof(*g) + g->n_nodes * sizeof(*g->nodes) + g->n_edges * sizeof(*g->edges) +
+           g->n_guards * sizeof(*g->guards) + g->n_spans * sizeof(*g->spans) +
+           g->n_tokens * sizeof(*g->tokens) + grammar_cache_bytes(g->cache);
+}
+
+const int32_t *grammar_ends(const struct grammar *g, uint32_t *n)
+{
+    *n = g->vocab->n_eos;
+    return g->vocab->eos;
 }
 
 uint32_t grammar_states(const struct grammar *g)

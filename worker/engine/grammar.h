@@ -28,16 +28,17 @@
 /* Stacks that live at once: alternatives which look alike so far. More that begin alike are refused
  * at compile; deeper ambiguity drops the later ones, so that less is allowed but never too much. */
 #define GRAMMAR_STACKS_MAX 32
-/* Of these, strings whose pattern lets most text through yet loops nowhere: each of them has to be
- * walked over most of the vocabulary, some 2.5 ms a mask at 152k tokens. Bounded in the same way.
- */
+/* Of these, strings whose pattern lets most text through by ever new states: what a walk knows of
+ * one place of the vocabulary helps little at the next. 6 of them take 3 ms a mask at 152k tokens,
+ * 8 take 7. Bounded in the same way. */
 #define GRAMMAR_DEAR_MAX 6
 #define GRAMMAR_FRAMES_MAX 512      /* of all stacks of one state, shared where they are equal */
 #define GRAMMAR_SPACE_MAX 40        /* white space bytes in a row between two tokens of JSON */
 #define GRAMMAR_DIGITS_MAX 64       /* of a number, before and after the point: no overflow */
 #define GRAMMAR_TOKEN_BYTES_MAX 256 /* a longer token is never allowed */
 #define GRAMMAR_EOS_MAX 16
-#define GRAMMAR_CACHE_BYTES_MAX (4u << 20) /* masks kept per grammar; the oldest goes first */
+#define GRAMMAR_CACHE_BYTES_MAX                                                                    \
+    (4u << 20) /* masks kept per grammar; the oldest unused goes first */
 
 /* The vocabulary as a trie. Made once a model; immutable. */
 struct grammar_vocab;
@@ -103,6 +104,7 @@ MUST_USE bool grammar_compile(const struct grammar_source *src, const struct gra
 struct grammar *grammar_retain(struct grammar *g); /* any thread */
 void grammar_release(struct grammar *g);           /* any thread; NULL is fine */
 uint32_t grammar_states(const struct grammar *g);  /* of the automaton */
+size_t grammar_bytes(const struct grammar *g);     /* automaton and masks; any thread */
 
 /* One stack's top; the rest is a chain of frames. Private to grammar. */
 struct grammar_stack {
@@ -132,7 +134,9 @@ MUST_USE bool grammar_accept_token(const struct grammar *g, struct grammar_state
 MUST_USE bool grammar_accept_bytes(const struct grammar *g, struct grammar_state *s,
                                    struct str bytes);
 bool grammar_accepting(const struct grammar *g, const struct grammar_state *s); /* EOS may come */
-bool grammar_finished(const struct grammar *g, const struct grammar_state *s);  /* only EOS may */
+/* Only EOS may come, or it was taken. */
+bool grammar_finished(const struct grammar *g, const struct grammar_state *s);
+const int32_t *grammar_ends(const struct grammar *g, uint32_t *n); /* EOS tokens */
 /* bits [GRAMMAR_MASK_WORDS(vocab)]: bit id % 32 of word id / 32 is set when the token may come
  * next. EOS bits only when accepting. Returns how many are set; 0: EOS was taken, or the vocabulary
  * lacks a byte that has to come (the caller ends the answer). */

@@ -65,7 +65,7 @@ bool grammar_pop(const struct grammar *g, const struct grammar_pool *pool, struc
     return grammar_enter(g, t);
 }
 
-static bool stack_equal(const struct grammar_stack *a, const struct grammar_stack *b)
+bool grammar_stack_equal(const struct grammar_stack *a, const struct grammar_stack *b)
 {
     return a->node == b->node && a->count == b->count && a->top == b->top && a->space == b->space &&
            a->depth == b->depth;
@@ -88,9 +88,11 @@ static void arrive(const struct grammar *g, struct grammar_pool *pool, struct gr
         }
     }
     for (uint32_t i = 0; i < *n; i++) {
-        if (stack_equal(&out[i], &t)) {
+        if (out[i].node == t.node && grammar_stack_equal(&out[i], &t)) {
             return;
         }
+    }
+    for (uint32_t i = 0; i < *n && g->nodes[t.node].dear; i++) {
         dear += g->nodes[out[i].node].dear;
     }
     /* Stacks enter strings at the same byte, so they meet here whatever brought them. */
@@ -251,7 +253,7 @@ static void state_store(struct grammar_state *s, const struct grammar_frame *fra
             continue;
         }
         for (uint32_t k = 0; k < s->n_stacks; k++) {
-            twice = twice || stack_equal(&s->stacks[k], &t);
+            twice = twice || grammar_stack_equal(&s->stacks[k], &t);
         }
         if (!twice) {
             s->stacks[s->n_stacks++] = t;
@@ -350,6 +352,9 @@ bool grammar_accepting(const struct grammar *g, const struct grammar_state *s)
 
 bool grammar_finished(const struct grammar *g, const struct grammar_state *s)
 {
+    if (s->ended) {
+        return true;
+    }
     for (uint32_t i = 0; i < s->n_stacks; i++) {
         const struct grammar_node *n = &g->nodes[s->stacks[i].node];
 

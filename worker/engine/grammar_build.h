@@ -155,7 +155,7 @@ enum char_mode {
 };
 
 /* Edges of `node` for sorted, disjoint ranges: characters lead to their targets through nodes in
- * the middle of a character. Also sets plain_to and word_to. */
+ * the middle of a character. Also sets wide_to. */
 MUST_USE bool chars_add(struct builder *b, uint32_t node, const struct char_range *r, uint32_t n,
                         enum char_mode mode);
 

@@ -289,46 +289,22 @@ static uint32_t sole_target(const struct char_range *r, uint32_t n, uint32_t lo,
     return to;
 }
 
-/* The one target of the ASCII characters lo .. hi; 0: there is none such. */
-static uint32_t ascii_sole(const uint32_t *ascii, uint32_t lo, uint32_t hi)
+/* The one target of every character past ASCII that is no white space; 0: there is none such. */
+static uint32_t wide_target(const struct char_range *r, uint32_t n)
 {
-    for (uint32_t cp = lo; cp < hi; cp++) {
-        if (ascii[cp] != ascii[cp + 1]) {
+    uint32_t to = 0, from = 0x80;
+
+    for (size_t i = 0; i <= GRAMMAR_WIDE_SPACES; i++) {
+        uint32_t end = i < GRAMMAR_WIDE_SPACES ? grammar_wide_spaces[i][0] : CODE_POINT_MAX + 1;
+        uint32_t one = from < end ? sole_target(r, n, from, end - 1) : to;
+
+        if (one == 0 || (to != 0 && one != to)) {
             return 0;
         }
+        to = one;
+        from = i < GRAMMAR_WIDE_SPACES ? grammar_wide_spaces[i][1] + 1u : from;
     }
-    return ascii[lo];
-}
-
-/* wide: the one target of all other characters, or 0. */
-static void slices_note(struct builder *b, uint32_t node, const uint32_t *ascii, uint32_t wide)
-{
-    uint32_t to = ascii_sole(ascii, '0', '9');
-    bool word =
-        ascii_sole(ascii, 'A', 'Z') == to && ascii_sole(ascii, 'a', 'z') == to && ascii['_'] == to;
-
-    b->nodes[node].n.word_to = word ? to : 0;
-    to = word && to == wide ? to : 0;
-    if (ascii_sole(ascii, 0x20, 0x21) == to && ascii_sole(ascii, 0x23, 0x5b) == to &&
-        ascii_sole(ascii, 0x5d, 0x7f) == to) {
-        b->nodes[node].n.plain_to = to;
-    }
-}
-
-/* The classes of characters that lead back to the node. */
-static void loop_note(struct builder *b, uint32_t node, const uint32_t *ascii, uint32_t wide,
-                      enum char_mode mode)
-{
-    uint64_t other = wide == node ? 0 : GRAMMAR_CLASS_WIDE;
-
-    for (uint32_t cp = 0; cp < 0x80; cp++) {
-        bool direct = mode == CHARS_RAW || (cp >= 0x20 && cp != '"' && cp != '\\');
-
-        if (!direct || ascii[cp] != node) {
-            other |= grammar_class((uint8_t)cp, 0);
-        }
-    }
-    b->nodes[node].n.loop = ~other & ~GRAMMAR_CLASS_TORN;
+    return to;
 }
 
 static void ascii_make(const struct char_range *r, uint32_t n, uint32_t *ascii)
@@ -339,16 +315,6 @@ static void ascii_make(const struct char_range *r, uint32_t n, uint32_t *ascii)
             ascii[cp] = r[i].target;
         }
     }
-}
-
-static bool loops_ascii(const uint32_t *ascii, uint32_t node)
-{
-    for (uint32_t cp = 0x20; cp < 0x7f; cp++) {
-        if (ascii[cp] == node) {
-            return true;
-        }
-    }
-    return false;
 }
 
 /* Lead bytes of all characters past ASCII; those that all go to one target are remembered. */
@@ -409,10 +375,7 @@ bool chars_add(struct builder *b, uint32_t node, const struct char_range *r, uin
             return false;
         }
     }
-    slices_note(b, node, ascii, wide);
-    if (wide == node || loops_ascii(ascii, node)) {
-        loop_note(b, node, ascii, wide, mode);
-    }
+    b->nodes[node].n.wide_to = wide != 0 ? wide : wide_target(r, n);
     if (mode == CHARS_RAW) {
         return true;
     }

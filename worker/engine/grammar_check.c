@@ -91,48 +91,121 @@ bool schema_err_place(struct builder *b, const struct json *at)
 
 /* ---- references ---- */
 
-/* One step of a JSON pointer, with ~0 and ~1 as they are read. */
-static bool step_is(struct str step, struct str key)
+static int hex_digit(char c)
 {
-    size_t k = 0;
+    c |= c >= 'A' && c <= 'F' ? 0x20 : 0;
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
 
-    for (size_t i = 0; i < step.n; i++, k++) {
-        char c = step.p[i];
+/* The next byte of a URI's fragment, its percent escapes read; -1: the end. */
+static int fragment_byte(struct str *s)
+{
+    int value = s->n > 0 ? (uint8_t)s->p[0] : -1, high, low;
+    size_t n = s->n > 0;
 
-        if (c == '~' && i + 1 < step.n && (step.p[i + 1] == '0' || step.p[i + 1] == '1')) {
-            c = step.p[++i] == '0' ? '~' : '/';
+    if (value == '%' && s->n >= 3) {
+        high = hex_digit(s->p[1]);
+        low = hex_digit(s->p[2]);
+        if (high >= 0 && low >= 0) {
+            value = high * 16 + low;
+            n = 3;
         }
-        if (k == key.n || key.p[k] != c) {
+    }
+    s->p += n;
+    s->n -= n;
+    return value;
+}
+
+/* Takes `/key` off the front of a pointer; false: that is not what comes. */
+static bool step_take(struct str *pointer, struct str key)
+{
+    struct str at = *pointer, after;
+
+    if (fragment_byte(&at) != '/') {
+        return false;
+    }
+    for (size_t i = 0; i < key.n; i++) {
+        int c = fragment_byte(&at);
+
+        if (c == '~') {
+            c = fragment_byte(&at);
+            c = c == '0' ? '~' : c == '1' ? '/' : -1;
+        } else if (c == '/') {
+            return false;
+        }
+        if (c != (uint8_t)key.p[i]) {
             return false;
         }
     }
-    return k == key.n;
+    after = at;
+    if (at.n > 0 && fragment_byte(&after) != '/') {
+        return false;
+    }
+    *pointer = at;
+    return true;
+}
+
+/* A child of `all`, an object, that comes next. */
+static const struct json *step_child(const struct json *all, struct str *pointer)
+{
+    for (const struct json *c = all->child; c != NULL; c = c->next) {
+        if (step_take(pointer, c->key)) {
+            return c;
+        }
+    }
+    return NULL;
+}
+
+static const struct json *step_branch(const struct json *all, struct str *pointer)
+{
+    uint32_t i = 0;
+
+    for (const struct json *c = all->child; c != NULL; c = c->next, i++) {
+        char number[12];
+
+        (void)snprintf(number, sizeof(number), "%u", i);
+        if (step_take(pointer, str_c(number))) {
+            return c;
+        }
+    }
+    return NULL;
+}
+
+/* The schema inside `at` that comes next: only where schemas stand, for these are checked. */
+static const struct json *step_schema(const struct json *at, struct str *pointer)
+{
+    static const char *const maps[] = {"$defs", "definitions", "properties"};
+    static const char *const ones[] = {"items", "additionalProperties"};
+    const struct json *any_of = json_get(at, STR("anyOf")), *v;
+
+    for (size_t i = 0; i < ARRAY_LEN(maps); i++) {
+        v = json_get(at, str_c(maps[i]));
+        if (v != NULL && v->type == JSON_OBJECT && step_take(pointer, str_c(maps[i]))) {
+            return step_child(v, pointer);
+        }
+    }
+    for (size_t i = 0; i < ARRAY_LEN(ones); i++) {
+        v = json_get(at, str_c(ones[i]));
+        if (v != NULL && step_take(pointer, str_c(ones[i]))) {
+            return v;
+        }
+    }
+    return any_of != NULL && any_of->type == JSON_ARRAY && step_take(pointer, STR("anyOf"))
+               ? step_branch(any_of, pointer)
+               : NULL;
 }
 
 const struct json *schema_ref(const struct builder *b, struct str ref)
 {
-    static const char *const homes[] = {"$defs", "definitions"};
+    const struct json *at = b->root;
 
-    if (str_eq(ref, STR("#"))) {
-        return b->root;
+    if (ref.n == 0 || ref.p[0] != '#') {
+        return NULL;
     }
-    for (size_t i = 0; i < ARRAY_LEN(homes); i++) {
-        struct str home = str_c(homes[i]), step;
-        const struct json *defs = json_get(b->root, home);
-
-        if (defs == NULL || defs->type != JSON_OBJECT || ref.n < home.n + 3 ||
-            !str_starts(ref, STR("#/")) || !str_starts(str_of(ref.p + 2, ref.n - 2), home) ||
-            ref.p[home.n + 2] != '/') {
-            continue;
-        }
-        step = str_of(ref.p + home.n + 3, ref.n - home.n - 3);
-        for (const struct json *c = defs->child; c != NULL; c = c->next) {
-            if (step_is(step, c->key)) {
-                return c;
-            }
-        }
+    for (ref = str_of(ref.p + 1, ref.n - 1); ref.n > 0 && at != NULL;) {
+        at = at->type == JSON_OBJECT ? step_schema(at, &ref) : NULL;
     }
-    return NULL;
+    return at;
 }
 
 /* ---- keywords ---- */
@@ -276,7 +349,8 @@ static bool check_ref(struct builder *b, const struct json *v, uint32_t depth)
         return wrong(b, v, "must be a string");
     }
     return schema_ref(b, v->text) != NULL ||
-           wrong(b, v, "names nothing; #, #/$defs/NAME and #/definitions/NAME can be referred to");
+           wrong(b, v,
+                 "names nothing; # and pointers to schemas inside this one can be referred to");
 }
 
 static const struct keyword {

@@ -551,25 +551,10 @@ static bool placing_run(struct builder *b, struct placing *p, uint32_t *start)
 #define DEAR_LETTERS 13u /* of one case: half of the alphabet */
 #define DEAR_WIDE 1000u  /* characters past ASCII */
 
-/* Letters of one case that may come: to other states, and back to this one. */
-struct dear_letters {
-    uint32_t away, back;
-};
-
-/* A walk is cut short only where the whole case leads back. */
-static uint32_t letters_dear(const struct dear_letters *l)
+/* How many states at which no walk ends soon or is cut short this one stands for. */
+static uint32_t state_dear(const struct dfa *d, uint32_t s, bool bounded)
 {
-    if (l->away + l->back < DEAR_LETTERS || l->back == 26) {
-        return 0;
-    }
-    return l->back > 0 ? DEAR_STATES : 1; /* back in part: as good as any number of states */
-}
-
-/* How many states at which no walk ends or is cut short this one stands for. */
-static uint32_t state_dear(const struct dfa *d, uint32_t s)
-{
-    struct dear_letters upper = {0}, lower = {0};
-    uint32_t wide = 0, n;
+    uint32_t away[2] = {0}, back[2] = {0}, wide = 0; /* letters of one case */
 
     for (uint32_t i = 0; i < d->n_ranges; i++) {
         uint32_t c = d->range_class[i], lo = d->range_lo[i];
@@ -578,23 +563,25 @@ static uint32_t state_dear(const struct dfa *d, uint32_t s)
 
         for (; to != DFA_DEAD && lo < end && lo < 0x80; lo++) {
             if ((lo >= 'A' && lo <= 'Z') || (lo >= 'a' && lo <= 'z')) {
-                struct dear_letters *l = lo <= 'Z' ? &upper : &lower;
-
-                *(to == s ? &l->back : &l->away) += 1;
+                (to == s ? back : away)[lo <= 'Z'] += 1;
             }
         }
         wide += to != DFA_DEAD && to != s ? end - lo : 0;
     }
-    n = (uint32_t)u64_max(letters_dear(&upper), letters_dear(&lower));
-    return n > 0 ? n : wide >= DEAR_WIDE;
+    for (int k = 0; bounded && k < 2; k++) { /* near the bound a loop's letters are walked too */
+        if (back[k] >= DEAR_LETTERS && back[k] < 26) {
+            return DEAR_STATES;
+        }
+    }
+    return away[0] >= DEAR_LETTERS || away[1] >= DEAR_LETTERS || wide >= DEAR_WIDE;
 }
 
-static bool dfa_dear(const struct dfa *d)
+static bool dfa_dear(const struct dfa *d, bool bounded)
 {
     uint32_t n = 0;
 
     for (uint32_t s = 0; s < d->n_states && n < DEAR_STATES; s++) {
-        n += state_dear(d, s);
+        n += state_dear(d, s, bounded);
     }
     return n >= DEAR_STATES;
 }
@@ -636,6 +623,6 @@ bool dfa_nodes(struct builder *b, struct dfa *d, uint32_t min, uint32_t max, enu
             return b->err->code == ERR_NONE;
         }
     }
-    p.dear = mode == CHARS_JSON && dfa_dear(d);
+    p.dear = mode == CHARS_JSON && dfa_dear(d, p.counted && p.max != GRAMMAR_INF);
     return placing_run(b, &p, start);
 }

@@ -293,6 +293,20 @@ static void edges_sort(struct grammar *g, uint32_t first)
     g->n_edges = n > 0 ? out + 1 : first;
 }
 
+/* What a walk may skip: see struct grammar_node. */
+static void loop_note(const struct grammar *g, struct grammar_node *n, uint32_t node)
+{
+    for (uint32_t i = 0; i < n->n_edges && !n->fork; i++) {
+        const struct grammar_edge *e = &g->edges[n->edges + i];
+
+        for (uint32_t c = e->lo; e->target == node && e->ret == 0 && !e->space && c <= e->hi; c++) {
+            if (c < 0x80) {
+                n->loop[c / 64] |= 1ull << (c % 64);
+            }
+        }
+    }
+}
+
 static bool edges_finish(struct finish *f, uint32_t node)
 {
     struct builder *b = f->b;
@@ -325,7 +339,21 @@ static bool edges_finish(struct finish *f, uint32_t node)
     }
     b->nodes[node].n.edges = first;
     b->nodes[node].n.n_edges = (uint16_t)(g->n_edges - first);
+    loop_note(g, &b->nodes[node].n, node);
     return true;
+}
+
+static void alphabet_make(struct grammar *g)
+{
+    bool cut[257] = {false};
+
+    for (uint32_t i = 0; i < g->n_edges; i++) {
+        cut[g->edges[i].lo] = cut[g->edges[i].hi + 1] = true;
+    }
+    for (uint32_t byte = 1; byte < 256; byte++) {
+        g->alphabet[byte] = g->alphabet[byte - 1] + cut[byte];
+    }
+    g->n_alphabet = g->alphabet[255] + 1u;
 }
 
 static bool arrays_finish(struct finish *f)
@@ -338,18 +366,22 @@ static bool arrays_finish(struct finish *f)
             return false;
         }
     }
-    g->nodes = mem_new(b->n_nodes * sizeof(*g->nodes));
+    alphabet_make(g);
+    g->n_spans = b->n_spans > 0 ? b->n_spans : 1;
+    g->nodes = mem_try(b->n_nodes, sizeof(*g->nodes));
+    g->spans = mem_try(g->n_spans, sizeof(*g->spans));
+    g->tokens = mem_try(b->n_tokens + 1, sizeof(*g->tokens));
+    if (g->nodes == NULL || g->spans == NULL || g->tokens == NULL) {
+        return err_set(b->err, ERR_NO_MEMORY, "no memory for a grammar");
+    }
     g->n_nodes = b->n_nodes;
     for (uint32_t i = 1; i < b->n_nodes; i++) {
         g->nodes[i] = b->nodes[i].n;
     }
-    g->n_spans = b->n_spans > 0 ? b->n_spans : 1;
-    g->spans = mem_new(g->n_spans * sizeof(*g->spans));
     if (b->n_spans > 0) {
         memcpy(g->spans, b->spans, b->n_spans * sizeof(*g->spans));
     }
     g->n_tokens = b->n_tokens;
-    g->tokens = mem_new((b->n_tokens + 1) * sizeof(*g->tokens));
     if (b->n_tokens > 0) {
         memcpy(g->tokens, b->tokens, b->n_tokens * sizeof(*g->tokens));
     }
@@ -358,12 +390,19 @@ static bool arrays_finish(struct finish *f)
 
 struct grammar *builder_finish(struct builder *b, const struct grammar_vocab *v)
 {
-    struct finish f = {.b = b, .g = mem_new(sizeof(struct grammar))};
+    struct finish f = {.b = b, .g = mem_try(1, sizeof(struct grammar))};
     bool ok;
 
-    atomic_init(&f.g->refs, 1);
-    f.g->vocab = v;
-    f.g->cache = grammar_cache_new();
+    if (f.g != NULL) {
+        atomic_init(&f.g->refs, 1);
+        f.g->vocab = v;
+        f.g->cache = grammar_cache_new();
+    }
+    if (f.g == NULL || f.g->cache == NULL) {
+        mem_free(f.g);
+        (void)err_set(b->err, ERR_NO_MEMORY, "no memory for a grammar");
+        return NULL;
+    }
     /* Both arrays are there even when they stay empty: others point into them. */
     ok = builder_room(b, &f.g->guards, &f.cap_guards, 0, 1, sizeof(*f.g->guards), "guards") &&
          builder_room(b, &f.g->edges, &f.cap_edges, 0, 1, sizeof(*f.g->edges), "edges") &&

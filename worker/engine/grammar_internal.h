@@ -45,9 +45,8 @@ struct grammar_node {
     uint32_t set;       /* OP_SET */
     uint32_t final_min; /* final only with a counter of at least this */
     uint32_t span;      /* what the counter means here: index into g->spans */
-    uint32_t plain_to;  /* node after any plain character (vocabulary slices); 0: not so */
-    uint32_t word_to;   /* as plain_to, for [0-9A-Za-z_] */
-    uint64_t loop;      /* classes of characters that lead back here */
+    uint32_t wide_to;   /* node after any wide character but spaces; 0: that depends on which */
+    uint64_t loop[2];   /* ASCII characters, a bit each, that lead back here as they are */
     uint16_t n_edges;
     uint8_t op;
     bool guarded; /* without guards: never entered */
@@ -80,6 +79,8 @@ struct grammar {
     struct grammar_token_edge *tokens; /* owned; few */
     uint32_t n_nodes, n_edges, n_guards, n_spans, n_tokens;
     uint32_t need_max;           /* greatest finite need of a guard */
+    uint32_t n_alphabet;         /* stretches of bytes that no edge tells apart */
+    uint8_t alphabet[256];       /* byte to stretch, ascending */
     struct grammar_cache *cache; /* owned */
 };
 
@@ -108,63 +109,67 @@ uint32_t grammar_step_token(const struct grammar *g, struct grammar_pool *pool,
                             struct grammar_stack *out);
 /* Leaves a final node: pops one frame. false: it may not end here, or nothing is left to pop. */
 bool grammar_pop(const struct grammar *g, const struct grammar_pool *pool, struct grammar_stack *t);
+bool grammar_stack_equal(const struct grammar_stack *a, const struct grammar_stack *b);
 
 /* ---- vocabulary (grammar_vocab.c) ---- */
 
-/* Tokens by what they are made of, so that a state which allows a whole class need not walk it. */
-enum grammar_slice {
-    GRAMMAR_SLICE_WORD = 0, /* [0-9A-Za-z_]+ */
-    GRAMMAR_SLICE_PLAIN,    /* other whole characters without control characters, " or \ */
-    GRAMMAR_SLICE_REST,
-    GRAMMAR_SLICES
+/* White space past ASCII: what `.` and `\s` tell apart from other wide characters. */
+#define GRAMMAR_WIDE_SPACES 8
+static const uint16_t grammar_wide_spaces[GRAMMAR_WIDE_SPACES][2] = {
+    {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029},
+    {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
+
+/* WHOLE: tokens of whole characters without control characters, ", \ or wide spaces. They stand in
+ * a trie over their bytes and in one over their classes, where all words of five small letters are
+ * one place. REST: all others, over their bytes. */
+enum grammar_trie_kind {
+    GRAMMAR_TRIE_CLASSES = 0,
+    GRAMMAR_TRIE_WHOLE,
+    GRAMMAR_TRIE_REST,
+    GRAMMAR_TRIES
 };
-#define GRAMMAR_SLICE_CHARS_MAX 32 /* a longer token is in REST */
+#define GRAMMAR_WHOLE_CHARS_MAX 32 /* a longer token is in REST */
 
-/* Classes of bytes, a bit each, that say what may stand below a place of a trie and what keeps a
- * node where it is: letters, digits, every other printable character by itself, and more. */
-#define GRAMMAR_CLASS_LOWER (1ull << 0)
-#define GRAMMAR_CLASS_UPPER (1ull << 1)
-#define GRAMMAR_CLASS_DIGIT (1ull << 2)
-#define GRAMMAR_CLASS_CONTROL (1ull << 3) /* 0x00 .. 0x1f */
-#define GRAMMAR_CLASS_DELETE (1ull << 4)
-#define GRAMMAR_CLASS_WIDE (1ull << 5)  /* whole characters of several bytes */
-#define GRAMMAR_CLASS_TORN (1ull << 63) /* bytes of characters that may be cut: never whole */
-#define GRAMMAR_CLASS_OTHERS 6          /* first bit of the others, in ASCII's order */
-
-static inline uint64_t grammar_class(uint8_t byte, uint64_t wide)
+/* The class of a character of WHOLE, named by one of its bytes: small letters, capitals, digits,
+ * all that is past ASCII; every other one is alone. */
+#define GRAMMAR_CLASS_WIDE 0x80u
+#define GRAMMAR_CLASSES 0x81u
+static inline uint8_t grammar_class(uint8_t byte)
 {
-    static const char others[] = " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
-
     if (byte >= 0x80) {
-        return wide;
-    }
-    if (byte < 0x20 || byte == 0x7f) {
-        return byte < 0x20 ? GRAMMAR_CLASS_CONTROL : GRAMMAR_CLASS_DELETE;
+        return GRAMMAR_CLASS_WIDE;
     }
     if ((byte | 0x20) >= 'a' && (byte | 0x20) <= 'z') {
-        return (byte & 0x20) != 0 ? GRAMMAR_CLASS_LOWER : GRAMMAR_CLASS_UPPER;
+        return (byte & 0x20) | 'A';
     }
-    if (byte >= '0' && byte <= '9') {
-        return GRAMMAR_CLASS_DIGIT;
-    }
-    return 1ull << (GRAMMAR_CLASS_OTHERS + (strchr(others, byte) - others));
+    return byte >= '0' && byte <= '9' ? '0' : byte;
 }
+
+/* The bytes of a class, from its name to this one. */
+static inline uint8_t grammar_class_last(uint8_t class)
+{
+    return class == 'a' || class == 'A' ? class + 25 : class == '0' ? '9' : class;
+}
+
+#define GRAMMAR_BELOW_WIDE 1u /* whole characters past ASCII */
+#define GRAMMAR_BELOW_TORN 2u /* bytes of characters that may be cut */
 
 /* One node of a trie in preorder: its children follow, `end` is the first node that is not below.
  * Its own tokens are order[first .. first of the next node), those at or below it
- * order[first .. first of `end`). */
+ * order[first .. first of `end`). Small, for a walk reads many. */
 struct grammar_trie_node {
-    uint64_t below; /* classes of the bytes below it */
     uint32_t end, first;
-    uint8_t byte;
+    uint8_t byte;  /* or class */
     uint8_t depth; /* bytes on the path less one: 0 at the top */
+    uint8_t chars; /* no token has more characters below this node */
+    uint8_t below; /* GRAMMAR_BELOW_* */
 };
 
 struct grammar_trie {
     struct grammar_trie_node *nodes; /* owned; [n + 1], the last one ends all */
+    uint64_t (*below)[2];            /* owned; [n] the ASCII characters below a node, a bit each */
     int32_t *order;                  /* owned; token ids */
     uint32_t n;
-    uint32_t chars_max; /* no token here has more characters */
 };
 
 struct grammar_vocab {
@@ -175,9 +180,11 @@ struct grammar_vocab {
     uint32_t n_eos;
     uint32_t token_bytes_max;          /* longest token */
     uint32_t closers_max, openers_max; /* most of } and ], of { and [ in one token */
-    struct grammar_trie tries[GRAMMAR_SLICES];
-    /* [CHARS_MAX + 1][words] of WORD and of PLAIN: tokens of at most that many characters */
-    uint32_t *masks[2];
+    struct grammar_trie tries[GRAMMAR_TRIES];
+    uint32_t *whole; /* owned; [words] the tokens of WHOLE */
+    /* In the order of WHOLE: the characters of a token, as in `below`; bit 0 for wide ones. */
+    uint64_t (*whole_chars)[2];  /* owned */
+    uint32_t whole_top[256 + 1]; /* by first byte: its node in WHOLE, or the next one */
 };
 
 static inline struct str grammar_vocab_bytes(const struct grammar_vocab *v, int32_t id)
@@ -187,9 +194,21 @@ static inline struct str grammar_vocab_bytes(const struct grammar_vocab *v, int3
 
 bool grammar_vocab_is_eos(const struct grammar_vocab *v, int32_t id);
 
+/* ---- the walk (grammar_walk.c) ---- */
+
+/* Memory of walks that the next one uses again. */
+struct grammar_scratch;
+struct grammar_scratch *grammar_scratch_new(void);
+void grammar_scratch_free(struct grammar_scratch *x); /* NULL is fine */
+size_t grammar_scratch_bytes(const struct grammar_scratch *x);
+/* Sets the bit of every token of the tries that may come. bits: [words], zero before. */
+void grammar_walk(const struct grammar *g, struct grammar_scratch *x, const struct grammar_state *s,
+                  uint32_t *bits);
+
 /* ---- mask cache (grammar_mask.c) ---- */
 
-struct grammar_cache *grammar_cache_new(void);
+struct grammar_cache *grammar_cache_new(void); /* NULL: no memory */
+size_t grammar_cache_bytes(const struct grammar_cache *c);
 void grammar_cache_free(struct grammar_cache *c);
 
 #endif

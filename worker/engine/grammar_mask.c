@@ -1,4 +1,4 @@
-/* grammar_mask.c - which tokens may come next: the walk over the tries, and the masks kept.
+/* grammar_mask.c - which tokens may come next: masks, and those that are kept.
  *
  * A mask is kept under what a token can see of a state: the nodes and counters of as many frames as
  * one token can close, counters only as far as one token can reach a bound of theirs. */
@@ -19,37 +19,27 @@ struct cache_entry {
     uint32_t key_words, data_words;
     uint32_t allowed;
     bool ids;
+    bool used;        /* since it came or was last passed over */
     uint32_t words[]; /* key, then data */
 };
 
-/* The moves of one node that a walk meets again and again, by byte. */
-#define ROWS 1024u    /* power of two; 1 MB a grammar that walks long */
-#define ROW_VISITS 6u /* then a row is made */
-#define ROW_DEAD 0u   /* no way on */
-#define ROW_SLOW                                                                                   \
-    1u /* pops, pushes, forks, white space, ends: grammar_step knows (1: no target)                \
-        */
-#define ROW_ENTER (1u << 31) /* the target has an op or guards */
-
-struct row {
-    uint32_t node;
-    uint32_t visits; /* the row is made at ROW_VISITS */
-    uint32_t to[256];
-};
-
 struct grammar_cache {
-    pthread_mutex_t lock; /* over all below */
-    struct row *rows;     /* [ROWS], direct-mapped by node; NULL until a walk */
+    pthread_mutex_t lock;            /* over all below */
+    struct grammar_scratch *scratch; /* owned; NULL until a walk */
     struct cache_entry *buckets[CACHE_BUCKETS];
     struct cache_entry *oldest, *newest;
     struct grammar_cache_stats stats;
+    atomic_size_t held; /* masks and scratch; read without the lock, for a walk holds it long */
 };
 
 struct grammar_cache *grammar_cache_new(void)
 {
-    struct grammar_cache *c = mem_new(sizeof(*c));
+    struct grammar_cache *c = mem_try(1, sizeof(*c));
 
-    CHECK(pthread_mutex_init(&c->lock, NULL) == 0);
+    if (c != NULL) {
+        CHECK(pthread_mutex_init(&c->lock, NULL) == 0);
+        atomic_init(&c->held, sizeof(*c));
+    }
     return c;
 }
 
@@ -62,8 +52,13 @@ void grammar_cache_free(struct grammar_cache *c)
         c->oldest = next;
     }
     pthread_mutex_destroy(&c->lock);
-    mem_free(c->rows);
+    grammar_scratch_free(c->scratch);
     mem_free(c);
+}
+
+size_t grammar_cache_bytes(const struct grammar_cache *c)
+{
+    return atomic_load_explicit(&c->held, memory_order_relaxed);
 }
 
 static size_t entry_bytes(const struct cache_entry *e)
@@ -124,172 +119,11 @@ static uint64_t key_hash(const uint32_t *key, uint32_t n)
     return h;
 }
 
-/* ---- the walk ---- */
-
-struct walk {
-    const struct grammar *g;
-    struct row *rows;
-    uint32_t *bits;
-    struct grammar_pool pool;
-    /* by depth: the stacks before the byte at that depth, and the frames then in use */
-    struct grammar_stack (*stacks)[GRAMMAR_STACKS_MAX];
-    uint32_t n[GRAMMAR_TOKEN_BYTES_MAX + 1], frames[GRAMMAR_TOKEN_BYTES_MAX + 1];
-};
+/* ---- one mask ---- */
 
 static void bit_set(uint32_t *bits, int32_t id)
 {
     bits[id / 32] |= 1u << (id % 32);
-}
-
-static uint32_t row_entry(const struct grammar *g, uint32_t node, uint8_t byte)
-{
-    const struct grammar_edge *e = grammar_edge_find(g, node, byte);
-    const struct grammar_node *to;
-
-    if (e == NULL) {
-        return g->nodes[node].final ? ROW_SLOW : ROW_DEAD;
-    }
-    to = &g->nodes[e->target];
-    if (e->ret != 0 || e->space || to->fork || to->n_edges == 0) {
-        return ROW_SLOW;
-    }
-    return e->target | (to->guarded || to->op != GRAMMAR_OP_NONE ? ROW_ENTER : 0);
-}
-
-/* The row of a node, once it is met often; NULL: not yet. */
-static const struct row *row_of(struct walk *w, uint32_t node)
-{
-    struct row *r = &w->rows[node % ROWS];
-
-    if (r->node == node && r->visits > ROW_VISITS) {
-        return r;
-    }
-    if (r->node != node) {
-        r->node = node;
-        r->visits = 0;
-    }
-    if (++r->visits <= ROW_VISITS) {
-        return NULL;
-    }
-    for (uint32_t byte = 0; byte < 256; byte++) {
-        r->to[byte] = row_entry(w->g, node, (uint8_t)byte);
-    }
-    return r;
-}
-
-/* grammar_step by rows; false: some stack has to take the slow way. */
-static bool walk_fast(struct walk *w, uint32_t d, uint8_t byte, uint32_t *out)
-{
-    *out = 0;
-    for (uint32_t i = 0; i < w->n[d]; i++) {
-        struct grammar_stack t = w->stacks[d][i];
-        const struct row *r = row_of(w, t.node);
-        uint32_t to = r != NULL ? r->to[byte] : ROW_SLOW;
-
-        if (to == ROW_SLOW) {
-            return false;
-        }
-        t.node = to & ~ROW_ENTER;
-        t.space = 0;
-        if (to == ROW_DEAD || ((to & ROW_ENTER) != 0 && !grammar_enter(w->g, &t))) {
-            continue;
-        }
-        w->stacks[d + 1][(*out)++] = t;
-    }
-    return true;
-}
-
-/* How many characters may follow that each lead from `loop` to itself. */
-static uint32_t loop_chars(const struct grammar *g, const struct grammar_node *loop,
-                           const struct grammar_stack *t)
-{
-    const struct grammar_guard *guard = &g->guards[loop->guards];
-
-    if (!loop->guarded) {
-        return GRAMMAR_INF;
-    }
-    if (loop->n_guards != 1 || t->depth + guard->need > GRAMMAR_LEVELS_MAX) {
-        return 0;
-    }
-    if (loop->op == GRAMMAR_OP_NONE) {
-        return t->count >= guard->min && t->count <= guard->max ? GRAMMAR_INF : 0;
-    }
-    if (loop->op != GRAMMAR_OP_INC || t->count + 1 < guard->min || t->count >= guard->max) {
-        return 0;
-    }
-    return guard->max == GRAMMAR_INF ? guard->max : guard->max - t->count;
-}
-
-/* Whatever is below the trie's node keeps one of the stacks where it is. */
-static bool all_below(const struct walk *w, const struct grammar_trie *trie,
-                      const struct grammar_trie_node *node)
-{
-    uint32_t d = node->depth + 1u;
-
-    for (uint32_t i = 0; node->below != 0 && i < w->n[d]; i++) {
-        const struct grammar_node *at = &w->g->nodes[w->stacks[d][i].node];
-
-        if ((node->below & ~at->loop) == 0 &&
-            loop_chars(w->g, at, &w->stacks[d][i]) >= trie->chars_max) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void walk_trie(struct walk *w, const struct grammar_trie *trie)
-{
-    for (uint32_t i = 0; i < trie->n;) {
-        const struct grammar_trie_node *node = &trie->nodes[i];
-        uint32_t d = node->depth, n, last;
-
-        w->pool.n = w->frames[d];
-        if (!walk_fast(w, d, node->byte, &n)) {
-            n = grammar_step(w->g, &w->pool, w->stacks[d], w->n[d], node->byte, w->stacks[d + 1]);
-        }
-        if (n == 0) {
-            i = node->end;
-            continue;
-        }
-        w->n[d + 1] = n;
-        w->frames[d + 1] = w->pool.n;
-        i = all_below(w, trie, node) ? node->end : i + 1;
-        last = trie->nodes[i].first;
-        for (uint32_t k = node->first; k < last; k++) {
-            bit_set(w->bits, trie->order[k]);
-        }
-    }
-}
-
-/* How many characters of the slice's class may follow this stack in any order; 0 when that depends
- * on the characters. */
-static uint32_t slice_chars(const struct grammar *g, const struct grammar_stack *t, int slice)
-{
-    const struct grammar_node *from = &g->nodes[t->node];
-    uint32_t to = slice == GRAMMAR_SLICE_WORD ? from->word_to : from->plain_to;
-    const struct grammar_node *loop = &g->nodes[to];
-
-    if (to == 0 || (slice == GRAMMAR_SLICE_WORD ? loop->word_to : loop->plain_to) != to) {
-        return 0;
-    }
-    return (uint32_t)u64_min(loop_chars(g, loop, t), GRAMMAR_SLICE_CHARS_MAX);
-}
-
-/* Allows tokens of a slice by its masks; true: there is nothing left to walk. */
-static bool slice_whole(const struct walk *w, const struct grammar_state *s, int slice)
-{
-    const struct grammar_vocab *v = w->g->vocab;
-    uint32_t most = 0;
-
-    for (uint32_t i = 0; i < s->n_stacks; i++) {
-        uint32_t chars = slice_chars(w->g, &s->stacks[i], slice);
-
-        most = chars > most ? chars : most;
-    }
-    for (uint32_t i = 0; most > 0 && i < v->words; i++) {
-        w->bits[i] |= v->masks[slice][(size_t)most * v->words + i];
-    }
-    return most == GRAMMAR_SLICE_CHARS_MAX || (most > 0 && s->n_stacks == 1);
 }
 
 static void named_tokens(const struct grammar *g, const struct grammar_state *s, uint32_t *bits)
@@ -304,37 +138,40 @@ static void named_tokens(const struct grammar *g, const struct grammar_state *s,
     }
 }
 
-static void mask_compute(const struct grammar *g, struct row *rows, const struct grammar_state *s,
-                         uint32_t *bits)
+/* Returns how many are set. */
+static uint32_t mask_compute(const struct grammar *g, struct grammar_scratch *x,
+                             const struct grammar_state *s, uint32_t *bits)
 {
     const struct grammar_vocab *v = g->vocab;
-    struct walk *w = mem_new(sizeof(*w));
-    uint32_t frames = s->n_frames + v->token_bytes_max * GRAMMAR_STACKS_MAX;
+    uint32_t allowed = 0;
 
-    *w = (struct walk){.g = g, .rows = rows, .bits = bits};
-    w->stacks = mem_new((v->token_bytes_max + 2) * sizeof(*w->stacks));
-    w->pool =
-        (struct grammar_pool){mem_new((frames + 1) * sizeof(struct grammar_frame)), 0, frames};
-    memcpy(w->pool.frames, s->frames, s->n_frames * sizeof(s->frames[0]));
-    memcpy(w->stacks[0], s->stacks, s->n_stacks * sizeof(s->stacks[0]));
-    w->n[0] = s->n_stacks;
-    w->frames[0] = s->n_frames;
     memset(bits, 0, v->words * sizeof(*bits));
-    for (int k = 0; k < GRAMMAR_SLICES; k++) {
-        if (k == GRAMMAR_SLICE_REST || !slice_whole(w, s, k)) {
-            walk_trie(w, &v->tries[k]);
-        }
-    }
+    grammar_walk(g, x, s, bits);
     for (uint32_t i = 0; i < v->n_eos && grammar_accepting(g, s); i++) {
         bit_set(bits, v->eos[i]);
     }
     named_tokens(g, s, bits);
-    mem_free(w->pool.frames);
-    mem_free(w->stacks);
-    mem_free(w);
+    for (uint32_t i = 0; i < v->words; i++) {
+        allowed += (uint32_t)__builtin_popcount(bits[i]);
+    }
+    return allowed;
 }
 
 /* ---- the cache ---- */
+
+/* Those that were used since they were last looked at go to the end of the order instead. */
+static void cache_pass_over(struct grammar_cache *c)
+{
+    for (uint32_t i = 0; i < c->stats.masks && c->oldest->used && c->oldest != c->newest; i++) {
+        struct cache_entry *e = c->oldest;
+
+        e->used = false;
+        c->oldest = e->newer;
+        e->newer = NULL;
+        c->newest->newer = e;
+        c->newest = e;
+    }
+}
 
 static void cache_drop_oldest(struct grammar_cache *c)
 {
@@ -358,6 +195,7 @@ static void cache_put(struct grammar_cache *c, struct cache_entry *e)
 
     while (c->oldest != NULL && (c->stats.bytes + entry_bytes(e) > GRAMMAR_CACHE_BYTES_MAX ||
                                  c->stats.masks == CACHE_MASKS_MAX)) {
+        cache_pass_over(c);
         cache_drop_oldest(c);
     }
     if (entry_bytes(e) > GRAMMAR_CACHE_BYTES_MAX) {
@@ -372,17 +210,17 @@ static void cache_put(struct grammar_cache *c, struct cache_entry *e)
     c->stats.masks++;
 }
 
+/* NULL: no memory; then it is not kept. */
 static struct cache_entry *entry_new(const uint32_t *key, uint32_t key_words, uint64_t hash,
-                                     const uint32_t *bits, uint32_t words)
+                                     const uint32_t *bits, uint32_t words, uint32_t allowed)
 {
     struct cache_entry *e;
-    uint32_t allowed = 0, data, n = 0;
+    uint32_t data = allowed < words ? allowed : words, n = 0;
 
-    for (uint32_t i = 0; i < words; i++) {
-        allowed += (uint32_t)__builtin_popcount(bits[i]);
+    e = mem_try(1, sizeof(*e) + ((size_t)key_words + data) * sizeof(uint32_t));
+    if (e == NULL) {
+        return NULL;
     }
-    data = allowed < words ? allowed : words;
-    e = mem_new(sizeof(*e) + ((size_t)key_words + data) * sizeof(uint32_t));
     e->hash = hash;
     e->key_words = key_words;
     e->data_words = data;
@@ -444,15 +282,20 @@ uint32_t grammar_mask(struct grammar *g, const struct grammar_state *s, uint32_t
     e = cache_get(c, key, n, hash);
     if (e != NULL) {
         c->stats.hits++;
+        e->used = true;
         allowed = e->allowed;
         entry_read(e, bits, g->vocab->words);
     } else {
         c->stats.misses++;
-        c->rows = c->rows != NULL ? c->rows : mem_new(ROWS * sizeof(*c->rows));
-        mask_compute(g, c->rows, s, bits);
-        e = entry_new(key, n, hash, bits, g->vocab->words);
-        allowed = e->allowed;
-        cache_put(c, e);
+        c->scratch = c->scratch != NULL ? c->scratch : grammar_scratch_new();
+        allowed = mask_compute(g, c->scratch, s, bits);
+        e = entry_new(key, n, hash, bits, g->vocab->words, allowed);
+        if (e != NULL) {
+            cache_put(c, e);
+        }
+        atomic_store_explicit(&c->held,
+                              sizeof(*c) + c->stats.bytes + grammar_scratch_bytes(c->scratch),
+                              memory_order_relaxed);
     }
     pthread_mutex_unlock(&c->lock);
     return allowed;

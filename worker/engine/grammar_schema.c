@@ -147,8 +147,8 @@ static bool split_run(struct builder *b, struct split *s, struct alternatives *o
 static bool split_branches(struct builder *b, const struct split *s, int32_t at,
                            const struct json *any_of, struct alternatives *out)
 {
-    struct split *branch = mem_new(sizeof(*branch));
-    bool ok = true;
+    struct split *branch = mem_try(1, sizeof(*branch));
+    bool ok = branch != NULL || err_set(b->err, ERR_NO_MEMORY, "no memory for a grammar");
 
     for (const struct json *c = any_of->child; c != NULL && ok; c = c->next) {
         *branch = *s;
@@ -541,10 +541,15 @@ static bool value_build(struct builder *b, uint32_t value)
 {
     struct building at = {.value = value, .literals = node_new(b)};
     struct alternatives alternatives = {
-        .list = mem_new(GRAMMAR_ALTERNATIVES_MAX * sizeof(*alternatives.list))};
-    struct split *s = mem_new(sizeof(*s));
+        .list = mem_try(GRAMMAR_ALTERNATIVES_MAX, sizeof(*alternatives.list))};
+    struct split *s = mem_try(1, sizeof(*s));
     bool ok = at.literals != 0;
 
+    if (s == NULL || alternatives.list == NULL) {
+        mem_free(alternatives.list);
+        mem_free(s);
+        return err_set(b->err, ERR_NO_MEMORY, "no memory for a grammar");
+    }
     s->atoms.objects_only = b->values[value].bound.objects_only;
     for (uint32_t i = 0; ok && i < b->values[value].bound.n; i++) {
         ok = visit_add(b, s, b->values[value].bound.schema[i], -1);

@@ -45,6 +45,31 @@ static void forbid(struct pick *p, int32_t id)
     }
 }
 
+static bool allows_some(const struct pick *p)
+{
+    for (size_t i = 0; i < GRAMMAR_MASK_WORDS(p->vocab); i++) {
+        if (p->mask[i] != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Takes the ends off a mask: those of the text, and when it is too early those asked for. */
+static void forbid_ends(struct pick *p, const struct engine_request *r, bool early)
+{
+    uint32_t n = 0;
+    const int32_t *ends = r->grammar != NULL ? grammar_ends(r->grammar, &n) : NULL;
+
+    forbid(p, p->eos);
+    for (uint32_t i = 0; i < n; i++) {
+        forbid(p, ends[i]);
+    }
+    for (uint32_t i = 0; i < r->n_stop_ids && early; i++) {
+        forbid(p, r->stop_ids[i]);
+    }
+}
+
 /* The mask of what may come; NULL: every token. */
 static const uint32_t *mask(struct pick *p, const struct seq *s, uint32_t n_known,
                             const struct grammar_state *where)
@@ -62,10 +87,10 @@ static const uint32_t *mask(struct pick *p, const struct seq *s, uint32_t n_know
     } else {
         memset(p->mask, 0xFF, GRAMMAR_MASK_WORDS(p->vocab) * sizeof(*p->mask));
     }
-    if (early) {
-        forbid(p, p->eos);
-        for (uint32_t i = 0; i < r->n_stop_ids; i++) {
-            forbid(p, r->stop_ids[i]);
+    if (early || r->ignore_eos) {
+        forbid_ends(p, r, early);
+        if (where != NULL && !allows_some(p)) { /* where only an end may come, it comes */
+            grammar_mask(r->grammar, where, p->mask);
         }
     }
     return p->mask;
