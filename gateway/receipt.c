@@ -8,7 +8,7 @@
 
 #define RECEIPT_BODY_MAX 4096
 #define RECEIPT_ARENA_MAX (64u << 10)
-#define RECEIPT_AGAIN_US 100000 /* after our own want of a descriptor */
+#define RECEIPT_AGAIN_US 100000 /* after our own want of a descriptor, or when it is not known */
 
 static void ask_again(struct env_timer *t);
 
@@ -45,6 +45,20 @@ static bool read_count(struct arena *a, const struct receipt *r, struct receipt_
            out->cached >= 0 && out->cached <= out->prompt && out->completion >= 0;
 }
 
+/* false: that would be past until_us. */
+static bool ask_later(struct receipt *r, uint64_t until_us)
+{
+    uint64_t at = env_now_us(r->env) + RECEIPT_AGAIN_US;
+
+    if (at >= until_us) {
+        return false;
+    }
+    buf_reset(&r->body);
+    r->timer.fire = ask_again;
+    env_timer_arm(r->env, &r->timer, at);
+    return true;
+}
+
 static void on_end(void *user)
 {
     struct receipt *r = user;
@@ -52,6 +66,10 @@ static void on_end(void *user)
     struct arena a;
     bool known;
 
+    r->call = NULL;
+    if (r->status == 404 && ask_later(r, r->until_us - RECEIPT_US + RECEIPT_UNKNOWN_US)) {
+        return;
+    }
     arena_init(&a, RECEIPT_ARENA_MAX);
     known = read_count(&a, r, &count);
     arena_fini(&a);
@@ -65,12 +83,9 @@ static void on_fail(void *user, enum http_fail why, bool sent)
 
     (void)sent;
     r->call = NULL;
-    if (why != HTTP_FAIL_LOCAL || env_now_us(r->env) + RECEIPT_AGAIN_US >= r->until_us) {
+    if (why != HTTP_FAIL_LOCAL || !ask_later(r, r->until_us)) {
         receipt_end(r, NULL);
-        return;
     }
-    r->timer.fire = ask_again;
-    env_timer_arm(r->env, &r->timer, env_now_us(r->env) + RECEIPT_AGAIN_US);
 }
 
 static void too_late(struct env_timer *t)

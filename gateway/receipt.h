@@ -10,6 +10,9 @@
 #include "base/uuid.h"
 
 #define RECEIPT_US 2000000 /* a living worker answers in a millisecond */
+/* A worker that does not know the attempt may still have it in a socket that it has not read yet
+ * (we died, or gave up, right after sending it): it is asked again for so long. */
+#define RECEIPT_UNKNOWN_US 400000
 
 struct receipt_count {
     int64_t prompt, cached, completion;
