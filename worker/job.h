@@ -266,7 +266,10 @@ bool serve_is_trusted(const struct serve *s, const struct http_head *h);
 MUST_USE bool submit_start(struct serve *s, struct err *e);
 void submit_stop(struct serve *s); /* the lanes; before what they use */
 void submit_body(struct job *j);   /* the body is whole */
-void submit_leave(struct job *j);  /* of PREPARING: may free it, if its stream is gone */
+/* What a lane does with it: a refusal, a text answer, or a request that the engine could take. Of
+ * the job it needs serve, kind, is_text, body, arena and what the headers said. */
+void submit_prepare(struct job *j);
+void submit_leave(struct job *j); /* of PREPARING: may free it, if its stream is gone */
 struct job *submit_find(struct serve *s, struct uuid event); /* PREPARING; NULL: none */
 
 /* serve_job.c: states, the engine's news about one choice, the end. */

@@ -12,6 +12,18 @@
 #define COMPLETION_LOGPROBS_MAX 5
 #define BIAS_MAX 1024 /* entries of logit_bias */
 
+/* What a message quotes may be cut inside a character: the piece of it goes. */
+static void keep_characters(char *text)
+{
+    size_t n = strlen(text), good;
+
+    while ((good = str_utf8_valid(str_of(text, n))) < n) {
+        text += good;
+        n -= good;
+        memmove(text, text + 1, n--);
+    }
+}
+
 bool api_refuse(struct api_error *x, unsigned status, const char *code, const char *param,
                 const char *fmt, ...)
 {
@@ -24,6 +36,7 @@ bool api_refuse(struct api_error *x, unsigned status, const char *code, const ch
     va_start(ap, fmt);
     vsnprintf(x->message, sizeof(x->message), fmt, ap);
     va_end(ap);
+    keep_characters(x->message);
     return false;
 }
 

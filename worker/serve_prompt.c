@@ -176,6 +176,15 @@ static bool build_completion(struct job *j, struct api_error *x)
            prompt_story(&e, "prompt", x);
 }
 
+/* What the prompt leaves has to hold what must come. */
+static bool check_min_tokens(const struct engine_request *r, struct api_error *x)
+{
+    return r->min_tokens <= r->max_tokens ||
+           api_refuse(x, 400, NULL, "min_tokens",
+                      "'min_tokens' is %u, but the prompt of %u tokens leaves room for %u.",
+                      r->min_tokens, r->n_ids, r->max_tokens);
+}
+
 bool prompt_build(struct job *j, struct api_error *x)
 {
     struct engine_request *r = &j->request;
@@ -197,5 +206,5 @@ bool prompt_build(struct job *j, struct api_error *x)
     r->n_chunks = j->prompt.n_chunks;
     r->event = j->event;
     j->prompt_tokens = r->n_ids;
-    return true;
+    return check_min_tokens(r, x);
 }

@@ -380,7 +380,8 @@ bool answer_fits(struct job *j, struct api_error *x)
     const struct sample_params *p = &j->request.sample;
     uint64_t token = j->kind == JOB_CHAT ? ENTRY_BYTES_LEAST_CHAT * (1ull + p->top_logprobs)
                                          : ENTRY_BYTES_LEAST * (1ull + p->top_logprobs);
-    uint64_t least = p->logprobs ? (uint64_t)j->n * j->max_tokens * token : 0;
+    uint32_t tokens = j->max_tokens > 0 ? j->request.max_tokens : 0; /* as many as there is room */
+    uint64_t least = p->logprobs ? (uint64_t)j->n * tokens * token : 0;
 
     j->answer_bytes = j->n * (json_bytes(j->echo_text) + CHOICE_BYTES);
     if (j->answer_bytes > JOB_ANSWER_BYTES_MAX) {
@@ -394,7 +395,7 @@ bool answer_fits(struct job *j, struct api_error *x)
                           "%u answers of %u tokens with %u alternatives each have at least %llu "
                           "bytes as JSON, more than the %u that a whole answer may have. Ask for "
                           "less, or stream it.",
-                          j->n, j->max_tokens, p->top_logprobs, (unsigned long long)least,
+                          j->n, tokens, p->top_logprobs, (unsigned long long)least,
                           JOB_ANSWER_BYTES_MAX);
     }
     return true;

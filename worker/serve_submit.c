@@ -85,11 +85,10 @@ static bool is_gone(struct job *j)
     return atomic_load_explicit(&j->gone, memory_order_relaxed);
 }
 
-/* On the lane. What is refused or answered already gives its memory back here too: a tree of a
- * million values takes its time. */
-static void prepare(struct lane_task *t)
+/* What is refused or answered already gives its memory back here too: a tree of a million values
+ * takes its time. */
+void submit_prepare(struct job *j)
 {
-    struct job *j = CONTAINER_OF(t, struct job, task);
     struct api_error *x = &j->refusal;
     bool ok = !is_gone(j) && parse_body(j, x) && !is_gone(j);
 
@@ -103,6 +102,11 @@ static void prepare(struct lane_task *t)
     if (!ok || j->is_text) {
         job_drop_tree(j);
     }
+}
+
+static void prepare(struct lane_task *t)
+{
+    submit_prepare(CONTAINER_OF(t, struct job, task));
 }
 
 /* A place for each choice, or none at all. Those that are being prepared have one each. */

@@ -12,6 +12,7 @@ set_tests_properties(engine_10000_seeds engine_exact_300_seeds PROPERTIES LABELS
 tg_unit(test_engine_thread LIBS tg_serve Threads::Threads)
 tg_unit(test_lane LIBS tg_serve Threads::Threads)
 tg_unit(test_serve LIBS tg_serve SOURCES unit/net_fake.c unit/tiny_model.c)
+tg_unit(test_bodies LIBS tg_serve SOURCES unit/body_world.c unit/tiny_model.c)
 tg_unit(test_detok LIBS tg_engine)
 tg_unit(test_chat LIBS tg_serve SOURCES unit/tiny_model.c)
 set_tests_properties(test_chat PROPERTIES LABELS "unit;golden") # golden fetches vocabularies
