@@ -1,17 +1,18 @@
 /* kernels.h - the arithmetic of the cpu backend, one table of functions a level.
  *
  * Every level gives the same bits. The order of all sums, in all levels:
- *   matrix    per row and token: for blocks of 32 columns ascending, dot = int32 sum of products,
- *             acc = fma(dot, dw * da, acc), then (four-bit form) acc = fma(m, sa, acc); acc from 0
- *   norm      16 lanes (lane = column mod 16), fma(x, x, lane) ascending; tree 8, 4, 2, 1
- *   attention tiles of 32 keys at absolute positions, ascending. Every product is of bf16 with
- * bf16, added in pairs: acc = fma(x[2i + 1], y[2i + 1], acc), then fma(x[2i], y[2i], acc),
- *             denormals taken for zero (as vdpbf16ps does). Scores: q * scale * log2(e) rounded to
- *             bf16, pairs of columns ascending. Online softmax to base 2: lane sums
- *             fma(l, correction, p), then + upper 16 keys. Values: p rounded to bf16, pairs of keys
- *             ascending. int8 KV: a score is multiplied with the key's scale, and p with the
- * value's before it is rounded exp       Cody-Waite reduction and a degree-6 polynomial in fma, see
- * lanes_body.h */
+ *
+ * - matrix, per row and token: for blocks of 32 columns ascending, dot = int32 sum of products,
+ *   acc = fma(dot, dw * da, acc), then (four-bit form) acc = fma(m, sa, acc); acc from 0;
+ * - norm: 16 lanes (lane = column mod 16), fma(x, x, lane) ascending; tree 8, 4, 2, 1;
+ * - attention: tiles of 32 keys at absolute positions, ascending. Every product is of bf16 with
+ *   bf16, added in pairs: acc = fma(x[2i + 1], y[2i + 1], acc), then fma(x[2i], y[2i], acc),
+ *   denormals taken for zero (as vdpbf16ps does). Scores: q * scale * log2(e) rounded to bf16,
+ *   pairs of columns ascending. Online softmax to base 2: lane sums fma(l, correction, p), then +
+ *   upper 16 keys. Values: p rounded to bf16, pairs of keys ascending. int8 KV: a score is
+ *   multiplied with the key's scale, and p with the value's before it is rounded;
+ * - exp (SiLU): Cody-Waite reduction and a polynomial of degree 6 in fma; exp2 (attention): one of
+ *   degree 4; see lanes_body.h. */
 #ifndef WORKER_CPU_KERNELS_H
 #define WORKER_CPU_KERNELS_H
 

@@ -91,6 +91,9 @@ LANE_FN void tile_rows(const struct gemm_call *c, uint32_t at, const bool four_b
         acc[t] = _mm512_setzero_ps();
     }
     for (uint32_t b = 0; b < blocks; b++, w += four_bits ? PACK_4_BYTES : PACK_8_BYTES) {
+        if (at == 0 && c->ahead != NULL) {
+            gemm_fetch(c, b, blocks);
+        }
         if (four_bits) {
             split_nibbles(w, apart);
         }

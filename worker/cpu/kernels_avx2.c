@@ -89,6 +89,9 @@ LANE_FN void tile8(const struct gemm_call *c, uint32_t at, unsigned half, const 
         acc[t] = _mm256_setzero_ps();
     }
     for (uint32_t b = 0; b < blocks; b++, w += PACK_8_BYTES) {
+        if (at == 0 && half == 0 && c->ahead != NULL) {
+            gemm_fetch(c, b, blocks);
+        }
         __m256i v[8];
         for (unsigned j = 0; j < 8; j++) {
             _mm_prefetch((const char *)w + PREFETCH + 64 * j, _MM_HINT_T0);

@@ -95,6 +95,9 @@ LANE_FN void tile8(const struct gemm_call *c, uint32_t at, const unsigned n)
         acc[t] = _mm512_setzero_ps();
     }
     for (uint32_t b = 0; b < blocks; b++, w += PACK_8_BYTES) {
+        if (at == 0 && c->ahead != NULL) {
+            gemm_fetch(c, b, blocks);
+        }
         __m512i v[8];
         for (unsigned j = 0; j < 8; j++) {
             _mm_prefetch((const char *)w + PREFETCH + 64 * j, _MM_HINT_T0);
