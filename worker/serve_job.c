@@ -20,13 +20,13 @@ void job_set_state(struct job *j, enum job_state to)
 void choice_set_state(struct choice *c, enum choice_state to)
 {
     static const bool legal[CHOICE_STATE_COUNT][CHOICE_STATE_COUNT] = {
-        [CHOICE_WAITING] = {[CHOICE_RUNNING] = true, [CHOICE_ENDED] = true},
+        [CHOICE_WAITING] =
+            {[CHOICE_RUNNING] = true, [CHOICE_ANSWERED] = true, [CHOICE_ENDED] = true},
         [CHOICE_RUNNING] = {[CHOICE_ANSWERED] = true, [CHOICE_ENDED] = true},
         [CHOICE_ANSWERED] = {[CHOICE_ENDED] = true},
     };
 
     CHECK(legal[c->state][to]);
-    c->was_answered = c->was_answered || to == CHOICE_ANSWERED;
     c->state = to;
 }
 
@@ -224,7 +224,9 @@ static void on_started(struct choice *c, const struct engine_event *ev)
 
     m->queries += ev->prompt_tokens;
     m->hits += ev->cached_tokens;
-    choice_set_state(c, CHOICE_RUNNING);
+    if (c->state != CHOICE_ANSWERED) { /* else it is over, and this was on its way */
+        choice_set_state(c, CHOICE_RUNNING);
+    }
     if (!j->started) { /* the prompt of n choices is one prompt */
         j->started = true;
         j->cached_tokens = ev->cached_tokens;

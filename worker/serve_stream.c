@@ -417,7 +417,8 @@ static uint64_t token_bytes(const struct choice *c, const struct sample_result *
     return n;
 }
 
-/* A whole answer that can grow no more: each of its choices was cut by a length. */
+/* A whole answer that can grow no more: each of its choices was cut by a length, those that wait
+ * too. The engine may have begun one before it hears of that. */
 static void end_full(struct job *j)
 {
     for (uint32_t i = 0; i < j->n; i++) {
@@ -503,9 +504,6 @@ void answer_end(struct choice *c, enum engine_finish why)
     c->finish = why;
     if (j->streamed) {
         finish_choice(c);
-    }
-    if (c->state == CHOICE_WAITING) {
-        choice_set_state(c, CHOICE_RUNNING);
     }
     choice_set_state(c, CHOICE_ANSWERED);
     if (--j->unanswered > 0) {

@@ -1,5 +1,6 @@
 /* test_serve.c - the worker's streams over an env without sockets: who does not read is cut, at the
- * bound and not before. There is no model here: what the engine would say is said by the test. */
+ * bound and not before; news of the engine that was on its way when the answer was over harms
+ * nothing. There is no engine here: what it would say is said by the test. */
 #include "net_fake.h"
 #include "worker/job.h"
 
@@ -235,24 +236,38 @@ static void a_client_that_is_far_behind_is_cut_at_once(void **state)
     world_close(&w);
 }
 
+static void open_model(struct world *w)
+{
+    struct err e = {0};
+    char path[64];
+
+    snprintf(path, sizeof(path), "/tmp/tg-serve-%d.gguf", (int)getpid());
+    assert_true(tiny_model_write(path, 1));
+    w->serve->model = model_open(path, &e);
+    assert_non_null(w->serve->model);
+    remove(path);
+}
+
+static void close_model(struct world *w)
+{
+    struct model *m = (struct model *)w->serve->model;
+
+    world_close(w);
+    model_close(m);
+}
+
 /* Two whole answers with all alternatives, told token by token until they are over. */
 static void a_whole_answer_ends_by_length_before_it_is_too_large_to_send(void **state)
 {
     struct engine_event ev = {.kind = ENGINE_TOKEN};
-    struct err e = {0};
     struct world w;
     struct env_sock *peer;
     struct job *j;
-    char path[64];
     struct str head, length;
 
     (void)state;
     world_open(&w);
-    snprintf(path, sizeof(path), "/tmp/tg-serve-%d.gguf", (int)getpid());
-    assert_true(tiny_model_write(path, 1));
-    w.serve->model = model_open(path, &e);
-    assert_non_null(w.serve->model);
-    remove(path);
+    open_model(&w);
     j = open_answer(&w, &peer, false);
     j->choice[0].request.sample.logprobs = j->request.sample.logprobs = true;
     j->choice[1].request.sample.logprobs = true;
@@ -274,8 +289,154 @@ static void a_whole_answer_ends_by_length_before_it_is_too_large_to_send(void **
     assert_true(str_ends(head, STR("}")));
     assert_true(str_cut(str_of(strstr(head.p, "content-length: ") + 16, 16), '\r', &length, &head));
     assert_in_range(atoi(length.p), JOB_ANSWER_BYTES_MAX / 4, JOB_ANSWER_BYTES_MAX);
-    model_close((struct model *)w.serve->model);
-    world_close(&w);
+    close_model(&w);
+}
+
+#define EVENT "01890000-0000-7000-8000-000000000001"
+
+/* Two whole answers that the engine has: the first runs if asked, the second waits. */
+static struct job *open_waiting(struct world *w, struct env_sock **peer, bool first_runs)
+{
+    struct serve *s = w->serve;
+    struct receipt *r;
+    struct job *j;
+
+    *peer = ask(w, "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " KEY
+                   "\r\nX-Tollgate-Event: " EVENT "\r\nContent-Length: 2\r\n\r\n");
+    j = CONTAINER_OF(s->jobs.next, struct job, node);
+    j->n = 2;
+    j->request.max_tokens = 16;
+    job_set_state(j, JOB_PREPARING);
+    job_set_state(j, JOB_WAITING);
+    assert_true(job_choices(j));
+    r = receipts_add(s->receipts, j->event);
+    assert_non_null(r);
+    s->live = s->live_max = j->n;
+    s->by_ticket = mem_new(j->n * sizeof(*s->by_ticket));
+    for (uint32_t i = 0; i < j->n; i++) {
+        s->by_ticket[i] = &j->choice[i];
+        j->choice[i].ticket = (uint64_t)(i + 1) << 16 | i;
+        j->choice[i].abort_sent = true; /* there is no engine to tell */
+    }
+    r->ticket = j->choice[0].ticket;
+    fake_send_c(*peer, "{}");
+    fake_run(w->fake);
+    if (first_runs) {
+        job_news(s, &(struct engine_event){.kind = ENGINE_STARTED, .ticket = r->ticket});
+        assert_int_equal(j->state, JOB_RUNNING);
+    }
+    return j;
+}
+
+static void tell(struct world *w, uint32_t i, int kind, enum engine_finish finish)
+{
+    struct engine_event ev = {.kind = ENGINE_TOKEN,
+                              .ticket = (uint64_t)(i + 1) << 16 | i,
+                              .completion_tokens = w->serve->by_ticket[i]->completion_tokens + 1,
+                              .token = {.id = 'b' - 'a' + 100},
+                              .finish = finish};
+
+    ev.kind = kind;
+    job_news(w->serve, &ev);
+    fake_run(w->fake);
+}
+
+/* All that the engine may say of the second choice until it hears that nobody wants it. */
+static void tell_late_news(struct world *w, uint32_t tokens)
+{
+    tell(w, 1, ENGINE_STARTED, 0);
+    for (uint32_t i = 0; i < tokens; i++) {
+        tell(w, 1, ENGINE_TOKEN, 0);
+    }
+    tell(w, 1, ENGINE_END, tokens > 1 ? ENGINE_LENGTH : ENGINE_ABORTED);
+}
+
+static struct receipt *receipt(struct world *w)
+{
+    struct uuid event;
+
+    assert_true(uuid_parse(STR(EVENT), &event));
+    return receipts_find(w->serve->receipts, event);
+}
+
+static void a_choice_that_waits_may_begin_after_its_answer_was_full(void **state)
+{
+    struct world w;
+    struct env_sock *peer;
+    struct job *j;
+
+    (void)state;
+    for (uint32_t tokens = 0; tokens < 3; tokens++) {
+        world_open(&w);
+        open_model(&w);
+        j = open_waiting(&w, &peer, true);
+        j->answer_bytes = JOB_ANSWER_BYTES_MAX;
+        tell(&w, 0, ENGINE_TOKEN, 0);
+        assert_int_equal(j->state, JOB_CLOSING);
+        assert_int_equal(j->choice[1].state, CHOICE_ANSWERED);
+        assert_true(str_starts(buf_view(&peer->tx), STR("HTTP/1.1 200")));
+        tell_late_news(&w, tokens);
+        assert_int_equal(j->choice[1].completion_tokens, 0); /* nobody's */
+        tell(&w, 0, ENGINE_END, ENGINE_ABORTED);
+        assert_int_equal(w.serve->live, 0);
+        assert_int_equal(w.serve->metrics.finished_length, 1);
+        assert_int_equal(receipt(&w)->state, RECEIPT_LENGTH);
+        assert_int_equal(receipt(&w)->completion, 1);
+        close_model(&w);
+    }
+}
+
+static void choices_that_wait_may_begin_after_their_client_left(void **state)
+{
+    struct world w;
+    struct env_sock *peer;
+    struct job *j;
+
+    (void)state;
+    for (uint32_t tokens = 0; tokens < 3; tokens++) {
+        world_open(&w);
+        open_model(&w);
+        j = open_waiting(&w, &peer, false);
+        peer->peer_shut = true;
+        fake_run(w.fake);
+        assert_null(j->stream);
+        assert_int_equal(j->state, JOB_CLOSING);
+        assert_int_equal(j->choice[1].state, CHOICE_WAITING);
+        tell_late_news(&w, tokens);
+        tell(&w, 0, ENGINE_END, ENGINE_ABORTED); /* it never began */
+        assert_true(list_is_empty(&w.serve->jobs));
+        assert_int_equal(w.serve->live, 0);
+        assert_int_equal(w.serve->metrics.finished_abort, 1);
+        assert_int_equal(receipt(&w)->state, RECEIPT_ABORTED);
+        assert_int_equal(receipt(&w)->completion, tokens);
+        close_model(&w);
+    }
+}
+
+static void choices_that_wait_may_begin_after_they_were_aborted(void **state)
+{
+    struct world w;
+    struct env_sock *peer, *other;
+    struct job *j;
+
+    (void)state;
+    for (uint32_t tokens = 0; tokens < 2; tokens++) {
+        world_open(&w);
+        open_model(&w);
+        j = open_waiting(&w, &peer, false);
+        other = ask(&w, "POST /abort/" EVENT " HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " KEY
+                        "\r\n\r\n");
+        assert_int_equal(j->n_waiters, 1);
+        tell(&w, 0, ENGINE_END, ENGINE_ABORTED); /* it never began; the client is told */
+        assert_true(str_starts(buf_view(&peer->tx), STR("HTTP/1.1 500")));
+        assert_int_equal(j->state, JOB_CLOSING);
+        tell_late_news(&w, tokens);
+        assert_non_null(strstr(fake_text(other), "\"state\":\"aborted\",\"ended\":true"));
+        assert_int_equal(w.serve->live, 0);
+        assert_int_equal(w.serve->metrics.finished_abort, 1);
+        assert_int_equal(receipt(&w)->completion, tokens);
+        close_model(&w);
+    }
 }
 
 int main(void)
@@ -287,6 +448,9 @@ int main(void)
         cmocka_unit_test(a_client_that_reads_late_is_not_cut),
         cmocka_unit_test(a_client_that_is_far_behind_is_cut_at_once),
         cmocka_unit_test(a_whole_answer_ends_by_length_before_it_is_too_large_to_send),
+        cmocka_unit_test(a_choice_that_waits_may_begin_after_its_answer_was_full),
+        cmocka_unit_test(choices_that_wait_may_begin_after_their_client_left),
+        cmocka_unit_test(choices_that_wait_may_begin_after_they_were_aborted),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
