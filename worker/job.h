@@ -3,10 +3,12 @@
  *   job     BODY -> PREPARING -> WAITING -> RUNNING -> CLOSING -> DONE
  *                   PREPARING -> LEAVING -> DONE          (nobody waits for it any more)
  *   choice  WAITING -> RUNNING -> ANSWERED -> ENDED        (n of them: "n" in the request)
+ *           WAITING -> ANSWERED                            (the whole answer was full before)
  *
  * A lane owns a job in PREPARING and LEAVING (serve_submit.c): the loop reads only what it set
  * before. The engine owns a choice's request from submit to its END event, so a job whose client
- * left or whose answer is complete stays in CLOSING until the last of its choices ended.
+ * left or whose answer is complete stays in CLOSING until the last of its choices ended, and any
+ * event may come for it until then.
  * job_set_state and choice_set_state are the only places that move them. */
 #ifndef WORKER_JOB_H
 #define WORKER_JOB_H
@@ -130,7 +132,7 @@ struct choice {
     struct tool_text tool;
     uint32_t completion_tokens;
     enum engine_finish finish; /* ANSWERED: as the client was told; ENDED: as the engine said */
-    bool opened, abort_sent, was_answered;
+    bool opened, abort_sent;
     uint64_t first_token_us, last_token_us;
 };
 
@@ -167,7 +169,7 @@ struct job {
     uint32_t n_stops;
     struct prefix_key key;
     bool has_key;
-    struct uuid event;             /* zero: none */
+    struct uuid event;             /* zero: none; its receipt is there from PREPARING on */
     uint64_t deadline_ms;          /* from the head's arrival; 0: none */
     const struct json *tools;      /* rendered into the prompt; NULL from submit on */
     enum tool_mode tool_mode;      /* how the answer is read */
@@ -270,7 +272,8 @@ void submit_body(struct job *j);   /* the body is whole */
  * the job it needs serve, kind, is_text, body, arena and what the headers said. */
 void submit_prepare(struct job *j);
 void submit_leave(struct job *j); /* of PREPARING: may free it, if its stream is gone */
-struct job *submit_find(struct serve *s, struct uuid event); /* PREPARING; NULL: none */
+/* Of PREPARING, with an answer of the engine's to come; NULL: none. */
+struct job *submit_find(struct serve *s, struct uuid event);
 
 /* serve_job.c: states, the engine's news about one choice, the end. */
 struct job *job_new(struct serve *s, struct http_stream *st, enum job_kind kind);

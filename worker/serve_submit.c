@@ -109,6 +109,29 @@ static void prepare(struct lane_task *t)
     submit_prepare(CONTAINER_OF(t, struct job, task));
 }
 
+/* NULL: it has none, or so many came since that it was forgotten. Texts have none: the engine
+ * computes nothing for them. */
+static struct receipt *receipt_of(const struct job *j)
+{
+    return j->is_text || uuid_is_zero(j->event) ? NULL
+                                                : receipts_find(j->serve->receipts, j->event);
+}
+
+static bool is_new(const struct job *j, struct api_error *x)
+{
+    return receipt_of(j) == NULL ||
+           api_refuse(x, 409, NULL, "x-tollgate-event", "This event was sent before.");
+}
+
+/* Before it is prepared, so that whoever asks finds it, and a second one of its name finds it
+ * first. */
+static bool add_receipt(const struct job *j, struct api_error *x)
+{
+    return j->is_text || uuid_is_zero(j->event) ||
+           receipts_add(j->serve->receipts, j->event) != NULL ||
+           api_refuse(x, 503, NULL, NULL, "There is no memory for this request now.");
+}
+
 /* A place for each choice, or none at all. Those that are being prepared have one each. */
 static bool take_places(struct job *j, struct api_error *x)
 {
@@ -127,11 +150,6 @@ static bool take_places(struct job *j, struct api_error *x)
     }
     if (!job_choices(j)) {
         return api_refuse(x, 503, NULL, NULL, "There is no memory for this request now.");
-    }
-    if (!uuid_is_zero(j->event) && receipts_add(s->receipts, j->event) == NULL) {
-        return receipts_find(s->receipts, j->event) != NULL
-                   ? api_refuse(x, 409, NULL, "x-tollgate-event", "This event was sent before.")
-                   : api_refuse(x, 503, NULL, NULL, "There is no memory for this request now.");
     }
     for (uint32_t i = 0; i < j->n; i++) {
         while (s->by_ticket[place] != NULL) {
@@ -188,21 +206,20 @@ static struct prefix_key salt_of(const struct job *j)
 static void submit(struct job *j)
 {
     struct serve *s = j->serve;
+    struct receipt *r = receipt_of(j);
     uint64_t group = j->n > 1 ? ++s->groups : 0;
 
-    if (!uuid_is_zero(j->event)) {
-        struct receipt *r = receipts_find(s->receipts, j->event);
-
+    if (r != NULL) {
         r->ticket = j->choice[0].ticket;
         r->prompt = j->prompt_tokens;
     }
     job_set_state(j, JOB_WAITING);
     for (uint32_t i = 0; i < j->n; i++) {
-        struct engine_request *r = &j->choice[i].request;
+        struct engine_request *q = &j->choice[i].request;
 
-        r->ticket = j->choice[i].ticket;
-        r->group = group;
-        engine_thread_submit(s->engine, r);
+        q->ticket = j->choice[i].ticket;
+        q->group = group;
+        engine_thread_submit(s->engine, q);
     }
 }
 
@@ -216,6 +233,17 @@ static bool begin_answer(struct job *j, struct api_error *x)
         j->request.sample.seed = env_random_u64(j->serve->env) >> JOB_SEED_SHIFT;
     }
     return take_places(j, x);
+}
+
+/* It was prepared, or could not be, and gets no answer. */
+static void refuse_prepared(struct job *j)
+{
+    struct receipt *r = receipt_of(j);
+
+    if (r != NULL) {
+        r->state = RECEIPT_REFUSED;
+    }
+    api_refuse_job(j, &j->refusal);
 }
 
 /* The lane is through with it. */
@@ -236,7 +264,7 @@ static void prepared(struct job *j)
             job_free(j);
         }
     } else if (j->refusal.status != 0) {
-        api_refuse_job(j, &j->refusal);
+        refuse_prepared(j);
     } else if (j->is_text) {
         api_send_json(s, j->stream, 200, buf_view(&j->answer));
         buf_fini(&j->answer);
@@ -244,7 +272,7 @@ static void prepared(struct job *j)
     } else if (begin_answer(j, &j->refusal)) {
         submit(j);
     } else {
-        api_refuse_job(j, &j->refusal);
+        refuse_prepared(j);
     }
 }
 
@@ -283,7 +311,7 @@ void submit_body(struct job *j)
 
     j->is_long = j->body.len > SHORT_BODY_BYTES;
     j->is_text = j->kind == JOB_TOKENIZE || j->kind == JOB_DETOKENIZE;
-    if (!check_size(j, &x) || !has_room(j, &x)) {
+    if (!check_size(j, &x) || !is_new(j, &x) || !has_room(j, &x) || !add_receipt(j, &x)) {
         api_refuse_job(j, &x);
         return;
     }
@@ -301,15 +329,16 @@ void submit_body(struct job *j)
     CHECK(ok); /* has_room bounds both */
 }
 
-/* Nobody waits for a job that is being prepared: what it was is an aborted event. */
+/* Nobody waits for a job that is being prepared: what it was is an aborted event. Its tokens are
+ * the lane's to know, and nobody's any more. */
 void submit_leave(struct job *j)
 {
-    struct serve *s = j->serve;
-    struct receipt *r = uuid_is_zero(j->event) ? NULL : receipts_add(s->receipts, j->event);
+    struct receipt *r = receipt_of(j);
 
     if (r != NULL) {
         r->state = RECEIPT_ABORTED;
     }
+    j->serve->metrics.finished_abort += !j->is_text;
     job_set_state(j, JOB_LEAVING);
     atomic_store_explicit(&j->gone, true, memory_order_relaxed);
     if (lane_drop(j->lane, &j->task)) {
@@ -323,7 +352,8 @@ struct job *submit_find(struct serve *s, struct uuid event)
     {
         struct job *j = CONTAINER_OF(it, struct job, node);
 
-        if (j->state == JOB_PREPARING && !uuid_is_zero(event) && uuid_eq(j->event, event)) {
+        if (j->state == JOB_PREPARING && !j->is_text && !uuid_is_zero(event) &&
+            uuid_eq(j->event, event)) {
             return j;
         }
     }

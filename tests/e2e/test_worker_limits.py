@@ -98,7 +98,8 @@ def test_a_large_request_stalls_no_stream(far, path, body):
     eventually(lambda: far.metric("vllm:num_requests_running") == 0)
 
 
-def test_short_requests_pass_long_ones(far):
+# That they are answered while the long one is held up: unit/test_serve_submit.c.
+def test_short_requests_beside_a_long_one(far):
     done = []
     slow = threading.Thread(target=lambda: done.append(far.post("/tokenize", {"prompt": "a" * MIB}, key=KEY)[0]))
     slow.start()
@@ -106,7 +107,6 @@ def test_short_requests_pass_long_ones(far):
     for _ in range(3):
         assert far.ok("/tokenize", {"prompt": "hello"}, key=KEY)["count"] > 0
         assert far.ok(CHAT, far.chat(), key=KEY)["choices"]
-    assert not done  # the long one is not through yet
     slow.join()
     assert done == [200]
 
@@ -124,10 +124,14 @@ def test_what_tokenize_counts_is_bounded(far, tmp_path_factory):
         assert "1025" in e["message"] and "1024" in e["message"]
 
 
-def busy(far):
+def aborts(w):
+    return [ln for ln in w.call("GET", "/metrics")[2].decode().splitlines() if ln.startswith("vllm:request_success_total{") and '"abort"' in ln]
+
+
+def busy(far, **kw):
     """A long completion that a lane has: the answer's (status, body), when it comes."""
     event, answer = str(uuid.uuid4()), []
-    body = {"model": far.name, "prompt": "a" * MIB, "max_tokens": 1}
+    body = {"model": far.name, "prompt": "a" * MIB, "max_tokens": 1, **kw}
     t = threading.Thread(target=lambda: answer.append(far.post("/v1/completions", body, key=KEY, headers=gate(event))))
     t.start()
     eventually(lambda: far.metric("tollgate_worker_preparing") == 1)
@@ -135,9 +139,11 @@ def busy(far):
 
 
 def test_a_request_that_is_being_prepared_can_be_aborted(far):
+    before = aborts(far)
     event, t, answer = busy(far)
     status, _, data = far.call("POST", "/abort/" + event, key=KEY)
     receipt = strict(data)
+    assert len(before) == 1 and aborts(far) != before  # counted
     assert status == 200 and receipt["state"] == "aborted" and receipt["ended"] and receipt["prompt"] == receipt["completion"] == 0
     t.join()
     error(answer[0], 500, "aborted")
@@ -145,6 +151,31 @@ def test_a_request_that_is_being_prepared_can_be_aborted(far):
     error(far.post("/v1/completions", {"model": far.name, "prompt": "x"}, key=KEY, headers=gate(event)), 409)
     eventually(lambda: far.metric("tollgate_worker_preparing") == 0)
     assert far.metric("tollgate_worker_body_bytes") == 0
+
+
+def test_an_event_is_known_while_it_is_prepared(far):
+    """Also by a second request of its name, which is refused and leaves: the first goes on."""
+    body = {"model": far.name, "prompt": "x", "max_tokens": 1, "ignore_eos": True}
+    event, t, answer = busy(far, prompt="x", ignore_eos=True, junk=[0] * 900000)
+    first = strict(far.call("GET", "/events/" + event, key=KEY)[2])
+    error(far.post("/v1/completions", body, key=KEY, headers=gate(event)), 409, param="x-tollgate-event")
+    c = far.connect()
+    c.request("POST", "/v1/completions", json.dumps(body), dict(gate(event), authorization="Bearer " + KEY))
+    c.close()
+    assert first["event"] == event and first["completion"] <= 1 and first["state"] in ("queued", "running", "length")
+    t.join()
+    status, _, data = answer[0]
+    usage = strict(data)["usage"]
+    receipt = strict(far.call("GET", "/events/" + event, key=KEY)[2])
+    assert status == 200 and receipt["state"] == "length" and receipt["ended"]
+    assert receipt["prompt"] == usage["prompt_tokens"] and receipt["completion"] == 1
+
+
+def test_an_event_that_is_refused_after_it_was_prepared_says_so(far):
+    event = str(uuid.uuid4())
+    error(far.post("/v1/completions", {"model": far.name, "prompt": "x", "suffix": "y"}, key=KEY, headers=gate(event)), 400)
+    receipt = strict(far.call("GET", "/events/" + event, key=KEY)[2])
+    assert receipt["state"] == "refused" and receipt["ended"] and receipt["prompt"] == receipt["completion"] == 0
 
 
 def test_long_texts_are_bounded_beside_long_prompts(far):
@@ -155,8 +186,8 @@ def test_long_texts_are_bounded_beside_long_prompts(far):
         t.start()
     for t in threads:
         t.join()
+    # How many come in the time of one is the machine's to say; the fifth's 503: unit/test_serve_submit.c.
     assert set(answers) <= {200, 503} and answers.count(200) >= 4
-    assert answers.count(503) >= 1  # seven come in the time of one
     assert far.ok("/tokenize", {"prompt": "short"}, key=KEY)["count"] > 0
 
 

@@ -13,6 +13,7 @@ tg_unit(test_engine_thread LIBS tg_serve Threads::Threads)
 tg_unit(test_lane LIBS tg_serve Threads::Threads)
 tg_unit(test_serve LIBS tg_serve SOURCES unit/net_fake.c unit/tiny_model.c)
 tg_unit(test_bodies LIBS tg_serve SOURCES unit/body_world.c unit/tiny_model.c)
+tg_unit(test_serve_submit LIBS tg_serve Threads::Threads SOURCES unit/net_fake.c unit/tiny_model.c)
 tg_unit(test_detok LIBS tg_engine)
 tg_unit(test_chat LIBS tg_serve SOURCES unit/tiny_model.c)
 set_tests_properties(test_chat PROPERTIES LABELS "unit;golden") # golden fetches vocabularies
