@@ -369,7 +369,6 @@ static void raise_limits(void)
         (void)setrlimit(RLIMIT_NOFILE, &rl);
     }
     (void)prctl(PR_SET_DUMPABLE, 0); /* keys must not be in a core file */
-    (void)signal(SIGPIPE, SIG_IGN);
 }
 
 /* Loops, journal and Postgres need theirs before the first client comes. */
@@ -492,6 +491,7 @@ static int run(const char *path)
         mem_free(m);
         return 2;
     }
+    os_process_init();
     raise_limits();
     m->gw.log = log_new(STDERR_FILENO, levels[m->gw.config.log_level], "tollgate");
     m->gw.resolver = resolver_new(&e);

@@ -89,6 +89,8 @@ MUST_USE bool backend_policy_named(struct str name, enum backend_policy *out); /
 const char *backend_policy_name(enum backend_policy policy);
 /* CPUs that this process may use: its affinity and its control group's quota, rounded up. */
 unsigned backend_default_threads(void);
+uint64_t
+backend_memory(void); /* bytes that it may have: the machine's, its control group's limit */
 
 /* The model is borrowed and outlives the backend. NULL with a story. */
 struct backend *backend_ref_open(const struct model *m, const struct backend_options *o,

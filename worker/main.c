@@ -185,6 +185,11 @@ static bool plan_memory(struct worker *w, struct err *e)
         return err_set(e, ERR_INPUT, "--max-model-len %llu is beyond the model's context of %u",
                        (unsigned long long)w->o.max_model_len, m->context);
     }
+    if (w->o.kv_bytes > backend_memory()) {
+        return err_set(e, ERR_INPUT,
+                       "--kv-bytes %llu is more than this process may have: %llu bytes",
+                       (unsigned long long)w->o.kv_bytes, (unsigned long long)backend_memory());
+    }
     blocks = u64_min(blocks, 1u << 26);
     if (w->o.max_model_len > blocks * BLOCK_TOKENS) {
         uint64_t need = (w->o.max_model_len + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
@@ -419,7 +424,7 @@ static bool listen_and_load(struct worker *w, struct err *e)
 static bool start(struct worker *w, struct err *e)
 {
     /* Blocked here, before any other thread starts and inherits the mask. */
-    if (!os_on_signals(w->env, on_signal, w, e) || !check_options(w, e)) {
+    if (!os_on_signals(w->env, on_signal, w, e)) {
         return false;
     }
     w->name = model_name(w->o.model);
@@ -472,6 +477,7 @@ int main(int argc, char **argv)
     struct err e = {0};
     int rc = 1;
 
+    os_process_init();
     if (argc > 1 && strcmp(argv[1], "bench") == 0) {
         return bench_main(argc - 1, argv + 1);
     }
@@ -482,6 +488,10 @@ int main(int argc, char **argv)
     if (w.o.help) {
         options_help();
         return 0;
+    }
+    if (!check_options(&w, &e)) {
+        fprintf(stderr, "tollgate-worker: %s\n", e.text);
+        return 2;
     }
     w.env = os_env_new(NULL, &e);
     if (w.env == NULL) {

@@ -104,6 +104,8 @@ void metrics_write(struct buf *out, const struct metrics *m, const struct metric
          rows * (double)s->weights->flop_per_token},
         {"tollgate_worker_kv_blocks", "gauge", "KV blocks of the pool.", g->blocks.total},
         {"tollgate_worker_kv_blocks_free", "gauge", "KV blocks that hold nothing.", g->blocks.free},
+        {"tollgate_worker_kv_blocks_referenced", "gauge", "KV blocks that requests hold.",
+         (double)g->blocks.total - g->blocks.free - g->blocks.cached_idle},
         {"tollgate_worker_kv_blocks_cached", "gauge", "KV blocks kept for hits, not in use.",
          g->blocks.cached_idle},
         {"tollgate_worker_chunks_held", "gauge", "Chunk hashes told on /kv_events.",

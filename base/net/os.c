@@ -4,6 +4,7 @@
  * `dead` until the turn ends. */
 #include "base/net/os_impl.h"
 
+#include <fcntl.h>
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
@@ -375,6 +376,25 @@ static const struct env_ops os_ops = {
     .dir_sync = os_dir_sync,
     .dir_list = os_dir_list,
 };
+
+void os_process_init(void)
+{
+    int fd;
+
+    do {
+        fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    } while (fd >= 0 && fd <= STDERR_FILENO); /* at most three times */
+    for (int i = 0; i <= STDERR_FILENO; i++) {
+        int flags = fcntl(i, F_GETFD);
+        if (flags >= 0) { /* these are for children too */
+            (void)fcntl(i, F_SETFD, flags & ~FD_CLOEXEC);
+        }
+    }
+    if (fd > STDERR_FILENO) {
+        close(fd);
+    }
+    (void)signal(SIGPIPE, SIG_IGN);
+}
 
 struct env *os_env_new(struct resolver *r, struct err *e)
 {

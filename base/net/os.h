@@ -12,6 +12,11 @@ struct resolver; /* one thread of getaddrinfo for the whole process */
 struct resolver *resolver_new(struct err *e);
 void resolver_free(struct resolver *r); /* after every os_env that names it */
 
+/* First of all in a program: descriptors 0 to 2 that came closed are /dev/null from now on, else a
+ * socket would take their numbers and the log would go there; and a reader of the log or of a
+ * socket that is gone is an error of that write, not the end (SIGPIPE). */
+void os_process_init(void);
+
 /* NULL with a story. r may be NULL: names are then refused, numeric addresses still work. */
 struct env *os_env_new(struct resolver *r, struct err *e);
 void os_env_free(struct env *e); /* sockets and timers must be closed before */

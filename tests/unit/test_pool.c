@@ -200,6 +200,31 @@ static void quota_of_any_group_above_bounds_the_threads(void **state)
     assert_int_equal(system(remove), 0);
 }
 
+static void memory_of_any_group_above_bounds_the_pool(void **state)
+{
+    char root[] = "/tmp/test_pool.XXXXXX", membership[64], remove[128];
+
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    make_folder(root, "a");
+    make_folder(root, "a/b");
+    write_file(root, "membership", "0::/a/b\n");
+    snprintf(membership, sizeof(membership), "%s/membership", root);
+    assert_int_equal(quota_memory(1000, root, membership), 1000);
+    write_file(root, "a/b/memory.max", "max\n");
+    assert_int_equal(quota_memory(1000, root, membership), 1000);
+    write_file(root, "a/memory.max", "700\n");
+    assert_int_equal(quota_memory(1000, root, membership), 700);
+    write_file(root, "a/b/memory.max", "600\n");
+    assert_int_equal(quota_memory(1000, root, membership), 600);
+    assert_int_equal(quota_memory(500, root, membership), 500);
+    make_folder(root, "memory"); /* version 1, as containers see it */
+    write_file(root, "memory/memory.limit_in_bytes", "400\n");
+    assert_int_equal(quota_memory(1000, root, "/nonexistent"), 400);
+    snprintf(remove, sizeof(remove), "rm -r %s", root);
+    assert_int_equal(system(remove), 0);
+}
+
 static void affinity_bounds_the_threads(void **state)
 {
     cpu_set_t all, one;
@@ -225,6 +250,7 @@ int main(void)
         cmocka_unit_test(helpers_that_fell_asleep_wake_for_the_next_run),
         cmocka_unit_test(late_helpers_narrow_the_pool_and_a_rest_widens_it),
         cmocka_unit_test(quota_of_any_group_above_bounds_the_threads),
+        cmocka_unit_test(memory_of_any_group_above_bounds_the_pool),
         cmocka_unit_test(affinity_bounds_the_threads),
         cmocka_unit_test(unused_pools_end_and_too_many_threads_are_refused),
     };

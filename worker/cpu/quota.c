@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define PATH_BYTES 1024u
 #define LINE_BYTES 512u
@@ -63,24 +64,70 @@ static unsigned limit_of_version_1(unsigned cpus, const char *root)
                                    : cpus;
 }
 
-unsigned quota_limit(unsigned cpus, const char *root, const char *membership)
+/* Calls `look` for the own group and each above it (version 2), the mount at last. */
+static void each_group(const char *root, const char *membership,
+                       void (*look)(const char *group, void *ctx), void *ctx)
 {
     char line[LINE_BYTES], group[PATH_BYTES];
     size_t top = strlen(root);
 
-    cpus = limit_of_version_1(cpus, root);
     if (!read_line(membership, line) || strncmp(line, "0::/", 4) != 0) {
-        return limit_of_group(root, cpus);
+        look(root, ctx);
+        return;
     }
     snprintf(group, sizeof(group), "%s%s", root, line + 3);
     for (;;) { /* each turn cuts a component off */
-        cpus = limit_of_group(group, cpus);
+        look(group, ctx);
         char *slash = strrchr(group, '/');
         if (slash == NULL || (size_t)(slash - group) < top) {
-            return cpus;
+            return;
         }
         *slash = '\0';
     }
+}
+
+static void look_at_cpus(const char *group, void *ctx)
+{
+    unsigned *cpus = ctx;
+
+    *cpus = limit_of_group(group, *cpus);
+}
+
+unsigned quota_limit(unsigned cpus, const char *root, const char *membership)
+{
+    cpus = limit_of_version_1(cpus, root);
+    each_group(root, membership, look_at_cpus, &cpus);
+    return cpus;
+}
+
+/* A number of bytes; "max" is none. */
+static void look_at_memory(const char *group, void *ctx)
+{
+    static const char *const names[] = {"memory.max", "memory/memory.limit_in_bytes"};
+    char path[PATH_BYTES], line[LINE_BYTES], *end;
+    uint64_t *bytes = ctx;
+
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        snprintf(path, sizeof(path), "%s/%s", group, names[i]);
+        if (read_line(path, line)) {
+            unsigned long long limit = strtoull(line, &end, 10);
+            *bytes = end != line && limit < *bytes ? limit : *bytes;
+        }
+    }
+}
+
+uint64_t quota_memory(uint64_t bytes, const char *root, const char *membership)
+{
+    each_group(root, membership, look_at_memory, &bytes);
+    return bytes;
+}
+
+uint64_t backend_memory(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    uint64_t bytes = pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : UINT64_MAX;
+
+    return quota_memory(bytes, "/sys/fs/cgroup", "/proc/self/cgroup");
 }
 
 unsigned backend_default_threads(void)
