@@ -163,16 +163,22 @@ static void entry_put(struct grammar_store *s, struct str key, uint64_t digest, 
                                           .used = ++s->clock};
 }
 
-/* NULL: not there. Else retained for the caller. */
+/* NULL: not there. Else retained for the caller. What is kept grows by its masks while it is only
+ * used: others go until the bound holds again. */
 static struct grammar *take(struct grammar_store *s, struct str key, uint64_t digest)
 {
     struct entry *found = entry_find(s, key, digest);
+    struct grammar *g;
 
     if (found == NULL) {
         return NULL;
     }
-    found->used = ++s->clock;
-    return grammar_retain(found->grammar);
+    found->used = ++s->clock; /* the newest: the last to go */
+    g = grammar_retain(found->grammar);
+    while (s->count > 1 && bytes_held(s) > GRAMMAR_STORE_BYTES_MAX) {
+        drop_oldest(s); /* may move the entry found */
+    }
+    return g;
 }
 
 static struct grammar *look_up(struct grammar_store *s, struct str key, uint64_t digest)

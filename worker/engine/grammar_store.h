@@ -12,7 +12,8 @@
 #include "worker/engine/grammar.h"
 
 #define GRAMMAR_STORE_COUNT_MAX 64
-#define GRAMMAR_STORE_BYTES_MAX (64u << 20) /* with masks; looked at when one comes */
+#define GRAMMAR_STORE_BYTES_MAX                                                                    \
+    (64u << 20) /* with masks; looked at when one is compiled or taken */
 
 struct grammar_store;
 struct grammar_store *grammar_store_new(const struct grammar_vocab *v); /* borrowed */
