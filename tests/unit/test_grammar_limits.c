@@ -155,6 +155,152 @@ static void work_is_bounded(void **state)
     grammar_vocab_free(v);
 }
 
+/* ---- work ---- */
+
+/* Schemas that grow with n in every way that names and places are looked up by. */
+static void grow_defs(struct buf *b, int n)
+{
+    buf_c(b, "{\"$ref\":\"#/$defs/k0\",\"$defs\":{");
+    for (int i = 0; i < n; i++) {
+        buf_printf(b, "\"%d\":{},", i);
+    }
+    for (int i = 0; i < 10; i++) {
+        buf_printf(b, "\"k%d\":{\"anyOf\":[{\"$ref\":\"#/$defs/k%d\"},{\"$ref\":", i, i + 1);
+        buf_printf(b, "\"#/$defs/k%d\"}]},", i + 1);
+    }
+    buf_c(b, "\"k10\":{\"type\":\"null\"}}}");
+}
+
+static void grow_refs(struct buf *b, int n)
+{
+    buf_c(b, "{\"$defs\":{\"x\":{}");
+    for (int i = 0; i < n; i++) {
+        buf_printf(b, ",\"%d\":{\"$ref\":\"#/$defs/%d\"}", i, n - 1);
+    }
+    buf_c(b, "}}");
+}
+
+static void grow_branches(struct buf *b, int n)
+{
+    buf_c(b, "{\"$defs\":{\"x\":{\"anyOf\":[true");
+    for (int i = 0; i < n; i++) {
+        buf_c(b, ",true");
+    }
+    buf_c(b, "]},\"y\":{}");
+    for (int i = 0; i < n; i++) {
+        buf_printf(b, ",\"%d\":{\"$ref\":\"#/$defs/x/anyOf/%d\"}", i, n - i);
+    }
+    buf_c(b, "}}");
+}
+
+static void grow_names(struct buf *b, int n)
+{
+    buf_c(b, "{\"additionalProperties\":false,\"properties\":{\"x\":true");
+    for (int i = n; i > 0; i--) { /* each with a first character of its own, the last one first */
+        buf_printf(b, ",\"%c%c%c\":{\"type\":\"null\"}", 0xe4 + i / 4096, 0x80 + i / 64 % 64,
+                   0x80 + i % 64);
+    }
+    buf_c(b, "}}");
+}
+
+static void grow_strings(struct buf *b, int n)
+{
+    buf_c(b, "{\"additionalProperties\":false,\"properties\":{\"x\":true");
+    for (int i = 0; i < n; i++) {
+        buf_printf(b, ",\"%d\":{\"type\":\"string\",\"maxLength\":%d}", i, i + 1);
+    }
+    buf_c(b, "}}");
+}
+
+static void grow_types(struct buf *b, int n)
+{
+    buf_c(b, "{\"type\":[\"null\"");
+    for (int i = 0; i < n; i++) {
+        buf_c(b, ",\"null\"");
+    }
+    buf_c(b, "],\"enum\":[null");
+    for (int i = 0; i < n; i++) {
+        buf_c(b, ",null");
+    }
+    buf_c(b, "]}");
+}
+
+static uint32_t work_of(const struct grammar_vocab *v, void (*grow)(struct buf *b, int n), int n)
+{
+    struct grammar *g;
+    struct buf b;
+    uint32_t work;
+
+    buf_init(&b, TEXT_MAX);
+    grow(&b, n);
+    g = world_schema(v, text_of(&b));
+    work = grammar_work(g);
+    grammar_release(g);
+    buf_fini(&b);
+    return work;
+}
+
+static void work_grows_as_the_schema_does(void **state)
+{
+    static const struct {
+        const char *name;
+        void (*grow)(struct buf *b, int n);
+        int n;
+    } kinds[] = {{"defs", grow_defs, 5000},         {"refs", grow_refs, 2000},
+                 {"branches", grow_branches, 1400}, {"names", grow_names, 1600},
+                 {"strings", grow_strings, 700},    {"types", grow_types, 4000}};
+    struct grammar_vocab *v = world_vocab();
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        uint32_t half = work_of(v, kinds[i].grow, kinds[i].n / 2);
+        uint32_t whole = work_of(v, kinds[i].grow, kinds[i].n);
+
+        if (whole <= half + (uint32_t)kinds[i].n / 2 || whole > 2 * half + half / 4) {
+            fail_msg("%s: %u steps, then %u", kinds[i].name, half, whole);
+        }
+    }
+    grammar_vocab_free(v);
+}
+
+/* Each of these is small; what their lists are multiplied to is not. */
+static void what_is_multiplied_is_counted(void **state)
+{
+    struct grammar_vocab *v = world_vocab();
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, TEXT_MAX);
+    buf_c(&b, "{\"$defs\":{\"a\":{\"enum\":[0.5");
+    repeat(&b, ",0.25", 1500);
+    buf_c(&b, "]}},\"$ref\":\"#/$defs/a\",\"enum\":[7");
+    repeat(&b, ",77", 1500);
+    buf_c(&b, "]}");
+    expect_limit(v, &b, "too complex to compile");
+    buf_c(&b, "{\"required\":[\"a\"");
+    repeat(&b, ",\"a\"", 10000);
+    buf_c(&b, "],\"anyOf\":[{}");
+    repeat(&b, ",{\"minItems\":0}", 200);
+    buf_c(&b, "]}");
+    expect_limit(v, &b, "too complex to compile");
+    buf_c(&b, "{\"enum\":[\"xx\"");
+    repeat(&b, ",\"xx\"", 9000);
+    buf_c(&b, "],\"anyOf\":[{}");
+    repeat(&b, ",{\"minItems\":0}", 200);
+    buf_c(&b, "]}");
+    expect_limit(v, &b, "too complex to compile");
+    buf_c(&b, "{\"$defs\":{\"u\":{\"anyOf\":[{\"type\":\"integer\"}");
+    repeat(&b, ",{\"type\":\"integer\"}", 255);
+    buf_c(&b, "]}},\"properties\":{\"x\":{}");
+    for (int i = 0; i < 1500; i++) {
+        buf_printf(&b, ",\"p%d\":{\"$ref\":\"#/$defs/u\"}", i);
+    }
+    buf_c(&b, "}}");
+    expect_limit(v, &b, "too complex to compile");
+    buf_fini(&b);
+    grammar_vocab_free(v);
+}
+
 static void a_value_has_at_most_256_alternatives(void **state)
 {
     struct grammar_vocab *v = world_vocab();
@@ -496,6 +642,8 @@ int main(void)
         cmocka_unit_test(an_answer_nests_64_deep_and_never_runs_into_the_wall),
         cmocka_unit_test(an_automaton_has_at_most_65536_states),
         cmocka_unit_test(work_is_bounded),
+        cmocka_unit_test(work_grows_as_the_schema_does),
+        cmocka_unit_test(what_is_multiplied_is_counted),
         cmocka_unit_test(a_value_has_at_most_256_alternatives),
         cmocka_unit_test(at_most_32_alternatives_begin_alike),
         cmocka_unit_test(at_most_6_dear_patterns_live_at_once),

@@ -232,6 +232,57 @@ static void what_it_holds_is_bounded_in_bytes(void **state)
     world_close(&w);
 }
 
+#define GROWN_TOKENS 100000u
+
+static struct str grown_bytes(void *ctx, int32_t id)
+{
+    (void)ctx;
+    return id == 0 ? STR("") : id % 30 == 1 ? STR("a") : STR("b"); /* kept as bits, not as ids */
+}
+
+/* Grammars that are only used again and again grow by their masks: the bound holds all the same. */
+static void what_grows_by_its_masks_makes_others_go(void **state)
+{
+    static const int32_t eos = 0;
+    struct grammar_source src = {.kind = GRAMMAR_REGEX};
+    uint32_t *bits = mem_new(GRAMMAR_MASK_WORDS(GROWN_TOKENS) * sizeof(*bits)), n = 0;
+    struct grammar *g = NULL;
+    struct world w;
+    struct err e;
+    char text[32];
+
+    (void)state;
+    err_clear(&e);
+    w.v = grammar_vocab_new(GROWN_TOKENS, grown_bytes, NULL, &eos, 1, &e);
+    assert_non_null(w.v);
+    w.s = grammar_store_new(w.v);
+    arena_init(&w.arena, 1u << 20);
+    for (; n < 20; n++) { /* all are there before any of them grows */
+        (void)snprintf(text, sizeof(text), "(a(a)){%u}", 330 + n);
+        src.regex = str_c(text);
+        grammar_release(take(&w, &src));
+    }
+    assert_int_equal(stats(&w).evictions, 0);
+    for (uint32_t i = 0; i < n; i++) {
+        struct grammar_state s;
+
+        (void)snprintf(text, sizeof(text), "(a(a)){%u}", 330 + i);
+        src.regex = str_c(text);
+        grammar_release(g);
+        g = take(&w, &src); /* a hit, or once more when it had to go */
+        assert_true(stats(&w).bytes <= GRAMMAR_STORE_BYTES_MAX);
+        grammar_state_init(g, &s);
+        for (int k = 0; k < 330; k++) {
+            assert_true(grammar_mask(g, &s, bits) > 0);
+            assert_true(grammar_accept_token(g, &s, 1));
+        }
+    }
+    assert_true(stats(&w).evictions > 0 && stats(&w).hits > 10);
+    grammar_release(g);
+    mem_free(bits);
+    world_close(&w);
+}
+
 static void what_is_refused_is_not_kept(void **state)
 {
     struct world w;
@@ -293,6 +344,53 @@ static void without_memory_a_compile_is_refused(void **state)
     world_close(&w);
 }
 
+/* Every allocation of a mask fails once: it says that nothing may come, or it is whole. */
+static void a_mask_without_memory_ends_its_answer_only(void **state)
+{
+    static const char *const prefixes[] = {"", "{\"a\":\"", "{\"n\":", "[", "[[1,"};
+    struct world w;
+    uint64_t failed = 0;
+
+    (void)state;
+    world_open(&w);
+    for (size_t i = 0; i < ARRAY_LEN(prefixes); i++) {
+        uint64_t at = 1;
+        bool whole = false;
+
+        for (; at < 1000 && !whole; at++) {
+            struct grammar *g =
+                take_schema(&w, "{\"anyOf\":[{\"type\":\"array\"},{\"properties\":{\"a\":{"
+                                "\"type\":\"string\",\"pattern\":\"^[^@a]{2,9}$\"}}}]}");
+            uint32_t bits[32], again[32], allowed;
+            struct grammar_state s;
+
+            grammar_state_init(g, &s);
+            assert_true(prefixes[i][0] == 0 || grammar_accept_bytes(g, &s, str_c(prefixes[i])));
+            memset(bits, 0xff, sizeof(bits));
+            fail_at = at;
+            allowed = grammar_mask(g, &s, bits);
+            whole = fail_at > 0;
+            fail_at = 0;
+            failed += allowed == 0;
+            for (size_t k = 0; k < GRAMMAR_MASK_WORDS(world_count()) && allowed == 0; k++) {
+                assert_int_equal(bits[k], 0);
+            }
+            memset(again, 0, sizeof(again));
+            assert_true(grammar_mask(g, &s, again) > 0); /* with memory it is there */
+            if (allowed > 0) {
+                assert_memory_equal(bits, again,
+                                    GRAMMAR_MASK_WORDS(world_count()) * sizeof(bits[0]));
+            }
+            grammar_release(g);
+            grammar_store_free(w.s); /* neither masks nor scratch are there the next time */
+            w.s = grammar_store_new(w.v);
+        }
+        assert_true(at > 4 && whole);
+    }
+    assert_true(failed > 10);
+    world_close(&w);
+}
+
 #define THREADS 4
 #define TAKES 150 /* of a thread, over more sources than are kept */
 #define SOURCES (GRAMMAR_STORE_COUNT_MAX + 20)
@@ -350,6 +448,8 @@ int main(void)
         cmocka_unit_test(what_it_holds_is_bounded_in_bytes),
         cmocka_unit_test(what_is_refused_is_not_kept),
         cmocka_unit_test(without_memory_a_compile_is_refused),
+        cmocka_unit_test(a_mask_without_memory_ends_its_answer_only),
+        cmocka_unit_test(what_grows_by_its_masks_makes_others_go),
         cmocka_unit_test(threads_share_what_they_compile_at_once),
     };
 

@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "base/arena.h"
+
 #define TOKENS 6000u
 #define TEXT_MAX 260u
 #define WALKS 6
@@ -173,9 +175,18 @@ static const char *const schemas[] = {
 };
 
 static const char *const expressions[] = {
-    "[^eE]+",      ".{1,40}\\n[a-s]+",  "[^,\\n\"]*(,[^,\\n\"]*)*\\n",
-    "[a-tA-S_]+",  "(a|b|[^\\x00-~])+", "[\\s\\S]*z",
-    "\\s+\\S{2,}", "[^\\u3000]+",
+    "[^eE]+",
+    ".{1,40}\\n[a-s]+",
+    "[^,\\n\"]*(,[^,\\n\"]*)*\\n",
+    "[a-tA-S_]+",
+    "(a|b|[^\\x00-~])+",
+    "[\\s\\S]*z",
+    "\\s+\\S{2,}",
+    "[^\\u3000]+",
+    /* loops over U+0000 and no wide character */
+    "[a-m ][\\x00-\\x7f]*",
+    "(yes|no|[a-m])[\\x00-\\x7f]*",
+    "[\\x00-pr-\\x7f]+",
 };
 
 static void masks_are_what_accepting_says(void **state)
@@ -202,6 +213,141 @@ static void masks_are_what_accepting_says(void **state)
         }
         grammar_release(g);
     }
+    words_free(w);
+}
+
+/* ---- drawn expressions ---- */
+
+#define DRAWN 100 /* each as an expression, as a pattern and as one of several */
+#define DRAWN_STEPS 3
+#define DRAWN_BYTES 700u
+
+static const char *const atoms[] = {"[\\x00-pr-\\x7f]",
+                                    "[\\x00-\\x7f]",
+                                    "[^\\u0000-\\u007f]",
+                                    "[^q]",
+                                    "[a-p]",
+                                    "[^\\u00e9]",
+                                    "[^\\s]",
+                                    "\\s",
+                                    "\\S",
+                                    ".",
+                                    "[A-Za-z]",
+                                    "[\\u0080-\\uffff]",
+                                    "[^a]",
+                                    "[b-z]",
+                                    "\\w",
+                                    "\\W",
+                                    "\\d",
+                                    "[^\\x00-\\x1f]",
+                                    "[\\x00b-z]",
+                                    "[\\s\\S]",
+                                    "[^\\u3000]",
+                                    "a",
+                                    "[\\x00\\u65e5]"};
+static const char *const loops[] = {"[\\x00-\\x7f]*", "[\\x00-pr-\\x7f]+", "[^\\u0080-\\uffff]*",
+                                    "[\\x00a-z\\u0100-\\u9fff]*"};
+static const char *const repeats[] = {"", "", "+", "*", "*", "{2,5}", "{1,40}", "?"};
+
+static void draw_expression(uint64_t *seed, struct buf *out)
+{
+    uint32_t parts = 1 + draw(seed) % 4, loop = draw(seed) % 3;
+
+    buf_reset(out);
+    for (uint32_t k = 0; k < parts; k++) {
+        bool group = draw(seed) % 4 == 0;
+
+        buf_c(out, group ? "(" : "");
+        buf_c(out, atoms[draw(seed) % ARRAY_LEN(atoms)]);
+        buf_c(out, repeats[draw(seed) % ARRAY_LEN(repeats)]);
+        if (group) {
+            buf_c(out, draw(seed) % 2 != 0 ? "|" : "");
+            buf_c(out, atoms[draw(seed) % ARRAY_LEN(atoms)]);
+            buf_c(out, ")");
+            buf_c(out, repeats[draw(seed) % ARRAY_LEN(repeats)]);
+        }
+    }
+    if (loop > 0) { /* the tail of most tokens, then */
+        buf_c(out, "[a-m ]");
+        buf_c(out, loops[draw(seed) % ARRAY_LEN(loops)]);
+    }
+}
+
+static void drawn_pattern(struct str expression, bool several, uint64_t *seed, struct buf *out)
+{
+    buf_reset(out);
+    buf_c(out, several ? "{\"anyOf\":[" : "");
+    buf_c(out, "{\"type\":\"string\",\"pattern\":\"^");
+    for (size_t i = 0; i < expression.n; i++) {
+        buf_c(out, expression.p[i] == '\\' ? "\\" : "");
+        buf_byte(out, (uint8_t)expression.p[i]);
+    }
+    buf_c(out, draw(seed) % 3 != 0 ? "$\"}" : "$\",\"maxLength\":30}");
+    buf_c(out, several ? "," PATTERN("^[^t]{0,7}$") "," PATTERN("^([a-y][^e])+$") "]}" : "");
+    buf_byte(out, 0);
+}
+
+/* A mask is what one byte after the other says of each token. */
+static void drawn_check(const struct words *w, const struct grammar_source *src, uint64_t seed,
+                        const char *what)
+{
+    static uint32_t bits[GRAMMAR_MASK_WORDS(TOKENS)];
+    struct grammar_state s;
+    struct grammar *g;
+    struct err e;
+
+    err_clear(&e);
+    if (!grammar_compile(src, w->v, &g, &e)) {
+        assert_true(e.code == ERR_LIMIT || e.code == ERR_INPUT);
+        return;
+    }
+    grammar_state_init(g, &s);
+    if (src->kind == GRAMMAR_JSON_SCHEMA) {
+        assert_true(grammar_accept_bytes(g, &s, STR("\"")));
+    }
+    for (int step = 0; step < DRAWN_STEPS && !s.ended; step++) {
+        uint32_t id = draw(&seed) % w->n;
+
+        assert_true(check(w, g, &s, bits, what) > 0);
+        while ((bits[id / 32] >> (id % 32) & 1) == 0) {
+            id = (id + 1) % w->n;
+        }
+        assert_true(grammar_accept_token(g, &s, (int32_t)id));
+    }
+    grammar_release(g);
+}
+
+static void masks_of_drawn_expressions_too(void **state)
+{
+    struct words *w = words_new();
+    uint64_t seed = 11;
+    struct buf regex, schema;
+
+    (void)state;
+    buf_init(&regex, DRAWN_BYTES);
+    buf_init(&schema, 4 * DRAWN_BYTES);
+    for (int i = 0; i < DRAWN; i++) {
+        struct grammar_source src = {.kind = GRAMMAR_REGEX};
+        struct arena arena;
+        struct err e;
+
+        draw_expression(&seed, &regex);
+        assert_false(regex.failed);
+        src.regex = buf_view(&regex);
+        drawn_pattern(src.regex, i % 2 == 1, &seed, &schema);
+        assert_false(schema.failed);
+        buf_byte(&regex, 0);
+        drawn_check(w, &src, seed, (const char *)regex.p);
+        err_clear(&e);
+        arena_init(&arena, 1u << 20);
+        src.kind = GRAMMAR_JSON_SCHEMA;
+        src.schema = json_parse(&arena, str_c((const char *)schema.p), &json_limits_api, &e);
+        assert_non_null(src.schema);
+        drawn_check(w, &src, seed, (const char *)schema.p);
+        arena_fini(&arena);
+    }
+    buf_fini(&regex);
+    buf_fini(&schema);
     words_free(w);
 }
 
@@ -320,6 +466,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_are_what_accepting_says),
+        cmocka_unit_test(masks_of_drawn_expressions_too),
         cmocka_unit_test(masks_over_a_real_vocabulary_too),
         cmocka_unit_test(a_walk_that_runs_full_goes_on),
     };

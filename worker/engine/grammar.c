@@ -58,8 +58,7 @@ static bool json_start(struct builder *b, const struct json *schema)
     if (value == 0 || end == 0) {
         return false;
     }
-    needs_settle(b);
-    return value_possible(b, value) && space_add(b, GRAMMAR_START) &&
+    return needs_settle(b) && value_possible(b, value) && space_add(b, GRAMMAR_START) &&
            inline_add(b, GRAMMAR_START, value, end);
 }
 
@@ -185,7 +184,9 @@ static bool tools_values(struct builder *b, struct tools *t)
             return false;
         }
     }
-    needs_settle(b);
+    if (!needs_settle(b)) {
+        return false;
+    }
     for (uint32_t i = 0; i < t->src->n_tools; i++) {
         b->root = t->src->tools[i].parameters;
         if (!tool_place(b, i) || !value_possible(b, t->value[i])) {
@@ -342,7 +343,9 @@ bool grammar_compile(const struct grammar_source *src, const struct grammar_voca
     err_clear(&own);
     builder_init(b, &own);
     *out = source_build(b, src) ? builder_finish(b, v) : NULL;
-    if (*out == NULL) {
+    if (*out != NULL) {
+        (*out)->work = b->work;
+    } else {
         CHECK(own.code != ERR_NONE);
         b->root = NULL;
         (void)schema_err_place(b, NULL); /* a bound was reached wherever it was */
@@ -386,6 +389,11 @@ const int32_t *grammar_ends(const struct grammar *g, uint32_t *n)
 {
     *n = g->vocab->n_eos;
     return g->vocab->eos;
+}
+
+uint32_t grammar_work(const struct grammar *g)
+{
+    return g->work;
 }
 
 uint32_t grammar_states(const struct grammar *g)

@@ -104,6 +104,7 @@ MUST_USE bool grammar_compile(const struct grammar_source *src, const struct gra
 struct grammar *grammar_retain(struct grammar *g); /* any thread */
 void grammar_release(struct grammar *g);           /* any thread; NULL is fine */
 uint32_t grammar_states(const struct grammar *g);  /* of the automaton */
+uint32_t grammar_work(const struct grammar *g);    /* steps of compiling; GRAMMAR_WORK_MAX */
 size_t grammar_bytes(const struct grammar *g);     /* automaton and masks; any thread */
 
 /* One stack's top; the rest is a chain of frames. Private to grammar. */
@@ -138,8 +139,10 @@ bool grammar_accepting(const struct grammar *g, const struct grammar_state *s); 
 bool grammar_finished(const struct grammar *g, const struct grammar_state *s);
 const int32_t *grammar_ends(const struct grammar *g, uint32_t *n); /* EOS tokens */
 /* bits [GRAMMAR_MASK_WORDS(vocab)]: bit id % 32 of word id / 32 is set when the token may come
- * next. EOS bits only when accepting. Returns how many are set; 0: EOS was taken, or the vocabulary
- * lacks a byte that has to come (the caller ends the answer). */
+ * next. EOS bits only when accepting. Returns how many are set; 0: EOS was taken, the vocabulary
+ * lacks a byte that has to come, or there is no memory for the walk over the vocabulary: then no
+ * bit is set, nothing is kept of it, and the caller ends this answer alone (as one that has no way
+ * on). */
 uint32_t grammar_mask(struct grammar *g, const struct grammar_state *s, uint32_t *bits);
 
 struct grammar_cache_stats {

@@ -12,6 +12,9 @@ void builder_init(struct builder *b, struct err *e)
     b->err = e;
     b->root_place = "#";
     arena_init(&b->arena, GRAMMAR_ARENA_BYTES);
+    map_init(&b->strings, (uintptr_t)b, GRAMMAR_STATES_MAX);
+    map_init(&b->places, (uintptr_t)b, GRAMMAR_SCHEMA_BYTES_MAX);
+    map_init(&b->refs, (uintptr_t)b, GRAMMAR_SCHEMA_BYTES_MAX);
 }
 
 void builder_fini(struct builder *b)
@@ -25,7 +28,9 @@ void builder_fini(struct builder *b)
     mem_free(b->values);
     mem_free(b->spans);
     mem_free(b->tokens);
-    mem_free(b->strings);
+    map_fini(&b->strings);
+    map_fini(&b->places);
+    map_fini(&b->refs);
     mem_free(b->mids);
     mem_free(b->cut);
     arena_fini(&b->arena);
@@ -44,6 +49,9 @@ bool builder_room(struct builder *b, void *pool_p, uint32_t *cap, uint32_t have,
         return err_set(b->err, ERR_LIMIT, "the grammar needs more than %u %s", max, what);
     }
     want = *cap == 0 ? 64 : *cap * 2;
+    while (want <= have) { /* a scratch array may need many at once */
+        want *= 2;
+    }
     want = want < max ? want : max;
     memcpy(&pool, pool_p, sizeof(pool)); /* a pointer to whatever the pool holds */
     pool = mem_resize(pool, want * size);

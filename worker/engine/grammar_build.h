@@ -6,6 +6,7 @@
 #define WORKER_ENGINE_GRAMMAR_BUILD_H
 
 #include "base/arena.h"
+#include "base/map.h"
 #include "worker/engine/grammar_internal.h"
 
 #define GRAMMAR_ARENA_BYTES (64u << 20)
@@ -76,9 +77,9 @@ struct char_range {
     uint32_t lo, hi, target; /* no surrogate inside */
 };
 
-struct string_memo {    /* automata of strings by what they allow */
-    struct str pattern; /* all patterns and formats, joined */
-    uint32_t min, max, node;
+struct ref_todo { /* a $ref that is not followed yet; in the arena */
+    const struct json *ref;
+    struct ref_todo *next;
 };
 
 struct builder {
@@ -96,11 +97,14 @@ struct builder {
     struct build_value *values;
     struct grammar_span *spans;
     struct grammar_token_edge *tokens;
-    struct string_memo *strings;
     uint32_t n_nodes, n_edges, n_guards, n_inlines, n_alternatives, n_musts, n_values, n_spans,
-        n_tokens, n_strings;
+        n_tokens;
     uint32_t cap_nodes, cap_edges, cap_guards, cap_inlines, cap_alternatives, cap_musts, cap_values,
-        cap_spans, cap_tokens, cap_strings;
+        cap_spans, cap_tokens;
+    struct map strings; /* by what they allow: 1 + the node of such strings */
+    struct map places;  /* schemas inside others by these and their names, where a $ref led */
+    struct map refs;    /* what each $ref names, by its address */
+    struct ref_todo *refs_todo;
     uint32_t *mids; /* hash of nodes in the middle of a character; open addressing */
     uint32_t cap_mids, n_mids;
     uint32_t number, integer; /* nodes made once; 0: not yet */
@@ -140,7 +144,7 @@ MUST_USE bool token_add(struct builder *b, uint32_t node, int32_t token, uint32_
 /* A node without op whose guard follows from its targets, shared with an equal one. */
 uint32_t mid_node(struct builder *b, const struct build_edge *edges, uint32_t n, uint32_t span);
 /* What every value needs; then values[].need is known. */
-void needs_settle(struct builder *b);
+MUST_USE bool needs_settle(struct builder *b);
 /* Makes an automaton of it. NULL: story. */
 struct grammar *builder_finish(struct builder *b, const struct grammar_vocab *v);
 
@@ -217,8 +221,8 @@ uint32_t number_any(struct builder *b, bool integer);
 
 /* Refuses what is no schema, unknown keywords and contradictions within one schema. */
 MUST_USE bool schema_check(struct builder *b);
-/* What a checked $ref names in b->root. */
-const struct json *schema_ref(const struct builder *b, struct str ref);
+/* What the $ref of a checked schema names. */
+const struct json *schema_ref(const struct builder *b, const struct json *ref);
 /* err_set with the place of `at` inside b->root before the text. */
 bool schema_err(struct builder *b, enum err_code code, const struct json *at, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
@@ -227,6 +231,8 @@ bool schema_err_place(struct builder *b, const struct json *at);
 /* A count of items or characters, checked before; absent: `absent`. */
 uint32_t schema_count(const struct json *schema, const char *keyword, uint32_t absent);
 
+/* Takes for a few looks at all keywords of all schemas of c. */
+MUST_USE bool conjunction_spend(struct builder *b, const struct conjunction *c);
 /* Adds a schema to those of c. */
 MUST_USE bool conjunction_add(struct builder *b, struct conjunction *c, const struct json *schema);
 /* The value bound by these schemas; 0: failed. Its nodes are made by values_build. */
@@ -243,9 +249,22 @@ MUST_USE bool array_build(struct builder *b, uint32_t value, const struct conjun
 MUST_USE bool string_build(struct builder *b, uint32_t value, const struct conjunction *c);
 MUST_USE bool number_build(struct builder *b, uint32_t value, const struct conjunction *c,
                            bool integer);
+/* What the other keywords of one conjunction ask of strings and numbers; zeroed, it is made by the
+ * first literal that needs it. */
+struct string_test {
+    bool made;
+    uint32_t min, max;
+    struct dfa *d; /* in the arena; NULL: no pattern */
+};
+struct number_test {
+    bool made, bounded;
+    struct number_bounds bounds;
+};
+
 /* Whether a string or number of an enum is within the other keywords of c. false: story or no. */
-bool string_fits(struct builder *b, const struct conjunction *c, struct str text);
-bool number_fits(const struct conjunction *c, struct str text);
+bool string_fits(struct builder *b, const struct conjunction *c, struct string_test *t,
+                 struct str text);
+bool number_fits(const struct conjunction *c, struct number_test *t, struct str text);
 MUST_USE bool value_edge(struct builder *b, uint32_t value, uint8_t lo, uint8_t hi,
                          uint32_t target);
 /* The edges of `node` become first bytes of the value. */

@@ -1,4 +1,5 @@
-/* grammar_check.c - is this a schema that we enforce? One walk, before anything is built.
+/* grammar_check.c - is this a schema that we enforce? One walk, before anything is built; then
+ * every $ref is followed, once.
  *
  * Also says where in the schema something stands: places are searched only when there is an error.
  */
@@ -116,96 +117,152 @@ static int fragment_byte(struct str *s)
     return value;
 }
 
-/* Takes `/key` off the front of a pointer; false: that is not what comes. */
-static bool step_take(struct str *pointer, struct str key)
+/* The next `/key` of a pointer, unescaped, into `out`. false: that is not what comes. */
+static bool step_read(struct str *pointer, struct buf *out)
 {
-    struct str at = *pointer, after;
+    struct str after;
+    int c;
 
-    if (fragment_byte(&at) != '/') {
+    buf_reset(out);
+    if (fragment_byte(pointer) != '/') {
         return false;
     }
-    for (size_t i = 0; i < key.n; i++) {
-        int c = fragment_byte(&at);
-
+    for (after = *pointer; (c = fragment_byte(&after)) >= 0 && c != '/'; *pointer = after) {
         if (c == '~') {
-            c = fragment_byte(&at);
-            c = c == '0' ? '~' : c == '1' ? '/' : -1;
-        } else if (c == '/') {
+            c = fragment_byte(&after);
+            if (c != '0' && c != '1') {
+                return false;
+            }
+            c = c == '0' ? '~' : '/';
+        }
+        buf_byte(out, (uint8_t)c);
+    }
+    return !out->failed;
+}
+
+/* A key of b->places: what stands in `all` under `name`; CHILDREN, no kind of child: it is there.
+ */
+#define PLACE_CHILDREN 'm'
+#define PLACE_CHILD 'c'
+static struct str place_key(struct arena *a, const struct json *all, char kind, struct str name)
+{
+    char *key = arena_alloc(a, sizeof(all) + 1 + name.n);
+
+    if (key == NULL) {
+        return str_of(NULL, 0);
+    }
+    memcpy(key, &all, sizeof(all));
+    key[sizeof(all)] = kind;
+    if (name.n > 0) {
+        memcpy(key + sizeof(all) + 1, name.p, name.n);
+    }
+    return str_of(key, sizeof(all) + 1 + name.n);
+}
+
+static bool place_put(struct builder *b, const struct json *all, char kind, struct str name,
+                      const struct json *v)
+{
+    struct str key = place_key(&b->arena, all, kind, name);
+
+    return (key.p != NULL && map_put(&b->places, key, (void *)v)) ||
+           err_set(b->err, ERR_LIMIT, "the grammar needs too much memory");
+}
+
+/* The child of an object or array of schemas by its name or index. The first time all of them are
+ * noted, so that no reference looks through them again. *out NULL: there is none. */
+static bool place_child(struct builder *b, const struct json *all, struct str name,
+                        const struct json **out)
+{
+    struct str key = place_key(&b->arena, all, PLACE_CHILDREN, STR(""));
+    uint32_t i = 0;
+
+    if (key.p == NULL || map_get(&b->places, key) == NULL) {
+        if (!builder_spend(b, 8 * (uint64_t)all->count) ||
+            !place_put(b, all, PLACE_CHILDREN, STR(""), all)) {
             return false;
         }
-        if (c != (uint8_t)key.p[i]) {
-            return false;
+        for (const struct json *c = all->child; c != NULL; c = c->next, i++) {
+            char number[12];
+
+            (void)snprintf(number, sizeof(number), "%u", i);
+            if (!place_put(b, all, PLACE_CHILD, all->type == JSON_ARRAY ? str_c(number) : c->key,
+                           c)) {
+                return false;
+            }
         }
     }
-    after = at;
-    if (at.n > 0 && fragment_byte(&after) != '/') {
+    key = place_key(&b->arena, all, PLACE_CHILD, name);
+    *out = key.p != NULL ? map_get(&b->places, key) : NULL;
+    return key.p != NULL || err_set(b->err, ERR_LIMIT, "the grammar needs too much memory");
+}
+
+/* The schema inside *at that comes next: only where schemas stand. *at NULL: there is none. */
+static bool step_schema(struct builder *b, const struct json **at, struct str *pointer,
+                        struct buf *key)
+{
+    static const char *const maps[] = {"$defs", "definitions", "properties", "anyOf"};
+    static const char *const ones[] = {"items", "additionalProperties"};
+    const struct json *v = NULL;
+
+    if (!builder_spend(b, 8 + (*at)->count)) {
         return false;
     }
-    *pointer = at;
+    if ((*at)->type == JSON_OBJECT && step_read(pointer, key)) {
+        v = json_get(*at, buf_view(key));
+    }
+    *at = NULL;
+    for (size_t i = 0; v != NULL && i < ARRAY_LEN(ones); i++) {
+        *at = str_eq(v->key, str_c(ones[i])) ? v : *at;
+    }
+    for (size_t i = 0; v != NULL && i < ARRAY_LEN(maps); i++) {
+        if (str_eq(v->key, str_c(maps[i])) && step_read(pointer, key)) {
+            return place_child(b, v, buf_view(key), at);
+        }
+    }
     return true;
 }
 
-/* A child of `all`, an object, that comes next. */
-static const struct json *step_child(const struct json *all, struct str *pointer)
+/* What a reference of a checked schema names in b->root; *out NULL: nothing. */
+static bool ref_find(struct builder *b, struct str ref, const struct json **out)
 {
-    for (const struct json *c = all->child; c != NULL; c = c->next) {
-        if (step_take(pointer, c->key)) {
-            return c;
-        }
+    const struct json *at = ref.n > 0 && ref.p[0] == '#' ? b->root : NULL;
+    struct buf key;
+    bool ok = builder_spend(b, ref.n / 4);
+
+    buf_init(&key, GRAMMAR_SCHEMA_BYTES_MAX);
+    for (ref = ref.n > 0 ? str_of(ref.p + 1, ref.n - 1) : ref; ok && ref.n > 0 && at != NULL;) {
+        ok = step_schema(b, &at, &ref, &key);
     }
-    return NULL;
+    buf_fini(&key);
+    *out = at;
+    return ok;
 }
 
-static const struct json *step_branch(const struct json *all, struct str *pointer)
+/* Every reference is followed once; what a value needs of it afterwards is a look. */
+static bool refs_settle(struct builder *b)
 {
-    uint32_t i = 0;
+    for (struct ref_todo *r = b->refs_todo; r != NULL; r = r->next) {
+        const struct json *target;
 
-    for (const struct json *c = all->child; c != NULL; c = c->next, i++) {
-        char number[12];
-
-        (void)snprintf(number, sizeof(number), "%u", i);
-        if (step_take(pointer, str_c(number))) {
-            return c;
+        if (!ref_find(b, r->ref->text, &target)) {
+            return false;
+        }
+        if (target == NULL) {
+            return schema_err(b, ERR_INPUT, r->ref,
+                              "names nothing; # and pointers to schemas inside this one can be "
+                              "referred to");
+        }
+        if (!map_put(&b->refs, str_of((const char *)&r->ref, sizeof(r->ref)), (void *)target)) {
+            return err_set(b->err, ERR_LIMIT, "the grammar needs too much memory");
         }
     }
-    return NULL;
+    b->refs_todo = NULL;
+    return true;
 }
 
-/* The schema inside `at` that comes next: only where schemas stand, for these are checked. */
-static const struct json *step_schema(const struct json *at, struct str *pointer)
+const struct json *schema_ref(const struct builder *b, const struct json *ref)
 {
-    static const char *const maps[] = {"$defs", "definitions", "properties"};
-    static const char *const ones[] = {"items", "additionalProperties"};
-    const struct json *any_of = json_get(at, STR("anyOf")), *v;
-
-    for (size_t i = 0; i < ARRAY_LEN(maps); i++) {
-        v = json_get(at, str_c(maps[i]));
-        if (v != NULL && v->type == JSON_OBJECT && step_take(pointer, str_c(maps[i]))) {
-            return step_child(v, pointer);
-        }
-    }
-    for (size_t i = 0; i < ARRAY_LEN(ones); i++) {
-        v = json_get(at, str_c(ones[i]));
-        if (v != NULL && step_take(pointer, str_c(ones[i]))) {
-            return v;
-        }
-    }
-    return any_of != NULL && any_of->type == JSON_ARRAY && step_take(pointer, STR("anyOf"))
-               ? step_branch(any_of, pointer)
-               : NULL;
-}
-
-const struct json *schema_ref(const struct builder *b, struct str ref)
-{
-    const struct json *at = b->root;
-
-    if (ref.n == 0 || ref.p[0] != '#') {
-        return NULL;
-    }
-    for (ref = str_of(ref.p + 1, ref.n - 1); ref.n > 0 && at != NULL;) {
-        at = at->type == JSON_OBJECT ? step_schema(at, &ref) : NULL;
-    }
-    return at;
+    return map_get(&b->refs, str_of((const char *)&ref, sizeof(ref)));
 }
 
 /* ---- keywords ---- */
@@ -344,13 +401,19 @@ static bool check_format(struct builder *b, const struct json *v, uint32_t depth
 
 static bool check_ref(struct builder *b, const struct json *v, uint32_t depth)
 {
+    struct ref_todo *r;
+
     (void)depth;
     if (v->type != JSON_STRING) {
         return wrong(b, v, "must be a string");
     }
-    return schema_ref(b, v->text) != NULL ||
-           wrong(b, v,
-                 "names nothing; # and pointers to schemas inside this one can be referred to");
+    r = arena_alloc(&b->arena, sizeof(*r));
+    if (r == NULL) {
+        return err_set(b->err, ERR_LIMIT, "the grammar needs too much memory");
+    }
+    *r = (struct ref_todo){v, b->refs_todo};
+    b->refs_todo = r;
+    return true;
 }
 
 static const struct keyword {
@@ -442,6 +505,9 @@ static bool check_schema(struct builder *b, const struct json *s, uint32_t depth
     if (depth > GRAMMAR_DEPTH_MAX) {
         return schema_err(b, ERR_LIMIT, s, "schemas nested deeper than %d", GRAMMAR_DEPTH_MAX);
     }
+    if (!builder_spend(b, 4 + 2 * (uint64_t)s->count)) {
+        return false;
+    }
     for (const struct json *c = s->child; c != NULL; c = c->next) {
         size_t k = 0;
 
@@ -461,5 +527,6 @@ static bool check_schema(struct builder *b, const struct json *s, uint32_t depth
 
 bool schema_check(struct builder *b)
 {
-    return check_schema(b, b->root, 1);
+    b->refs_todo = NULL;
+    return check_schema(b, b->root, 1) && refs_settle(b);
 }

@@ -7,6 +7,9 @@
 
 static bool no_memory(struct builder *b)
 {
+    if (b->err->code != ERR_NONE) { /* the work was at its end, and says so */
+        return false;
+    }
     return err_set(b->err, ERR_LIMIT, "the grammar needs too much memory");
 }
 

@@ -20,8 +20,9 @@ static uint32_t alternative_need(const struct builder *b, uint32_t at)
 }
 
 /* From "nothing can be" down to the least fixed point: it is reached by shortest values first. */
-void needs_settle(struct builder *b)
+bool needs_settle(struct builder *b)
 {
+    uint64_t looks = (uint64_t)b->n_values + b->n_alternatives + b->n_musts;
     bool changed = true;
 
     for (uint32_t v = 1; v < b->n_values; v++) {
@@ -29,7 +30,10 @@ void needs_settle(struct builder *b)
     }
     for (uint32_t round = 0; changed && round <= GRAMMAR_LEVELS_MAX + 1; round++) {
         changed = false;
-        for (uint32_t v = 1; v < b->n_values; v++) {
+        if (!builder_spend(b, looks / 2)) {
+            return false;
+        }
+        for (uint32_t v = b->n_values; v-- > 1;) { /* what others need comes after them, mostly */
             for (uint32_t a = b->values[v].alternatives; a != 0;
                  a = b->alternatives[a].next_of_value) {
                 uint32_t need = alternative_need(b, a);
@@ -41,6 +45,7 @@ void needs_settle(struct builder *b)
             }
         }
     }
+    return true;
 }
 
 /* The arrays being filled. */
@@ -83,6 +88,9 @@ static bool some_store(struct finish *f, uint32_t node)
     struct grammar_node *n = &f->b->nodes[node].n;
     struct grammar *g = f->g;
 
+    if (!builder_spend(f->b, 2 * (uint64_t)f->n_some)) {
+        return false;
+    }
     if (f->n_some > 1) {
         qsort(f->some, f->n_some, sizeof(*f->some), by_need_and_min);
     }
@@ -322,7 +330,7 @@ static bool edges_finish(struct finish *f, uint32_t node)
         const struct build_inline *in = &b->inlines[at];
 
         for (uint32_t k = b->values[in->value].edges; k != 0; k = b->edges[k].next) {
-            if (!edge_store(f, &b->edges[k], in->ret)) {
+            if (!builder_spend(b, 2) || !edge_store(f, &b->edges[k], in->ret)) {
                 return false;
             }
         }

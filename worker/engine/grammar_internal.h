@@ -82,6 +82,7 @@ struct grammar {
     uint32_t n_alphabet;         /* stretches of bytes that no edge tells apart */
     uint8_t alphabet[256];       /* byte to stretch, ascending */
     struct grammar_cache *cache; /* owned */
+    uint32_t work;               /* of GRAMMAR_WORK_MAX, that compiling took */
 };
 
 #define GRAMMAR_START 1u
@@ -198,12 +199,13 @@ bool grammar_vocab_is_eos(const struct grammar_vocab *v, int32_t id);
 
 /* Memory of walks that the next one uses again. */
 struct grammar_scratch;
-struct grammar_scratch *grammar_scratch_new(void);
+struct grammar_scratch *grammar_scratch_new(void);    /* NULL: no memory */
 void grammar_scratch_free(struct grammar_scratch *x); /* NULL is fine */
 size_t grammar_scratch_bytes(const struct grammar_scratch *x);
-/* Sets the bit of every token of the tries that may come. bits: [words], zero before. */
-void grammar_walk(const struct grammar *g, struct grammar_scratch *x, const struct grammar_state *s,
-                  uint32_t *bits);
+/* Sets the bit of every token of the tries that may come. bits: [words], zero before. false: no
+ * memory, and the bits mean nothing. */
+MUST_USE bool grammar_walk(const struct grammar *g, struct grammar_scratch *x,
+                           const struct grammar_state *s, uint32_t *bits);
 
 /* ---- mask cache (grammar_mask.c) ---- */
 

@@ -138,23 +138,26 @@ static void named_tokens(const struct grammar *g, const struct grammar_state *s,
     }
 }
 
-/* Returns how many are set. */
-static uint32_t mask_compute(const struct grammar *g, struct grammar_scratch *x,
-                             const struct grammar_state *s, uint32_t *bits)
+/* *allowed: how many are set. false: no memory; none is set. */
+static bool mask_compute(const struct grammar *g, struct grammar_scratch *x,
+                         const struct grammar_state *s, uint32_t *bits, uint32_t *allowed)
 {
     const struct grammar_vocab *v = g->vocab;
-    uint32_t allowed = 0;
 
+    *allowed = 0;
     memset(bits, 0, v->words * sizeof(*bits));
-    grammar_walk(g, x, s, bits);
+    if (!grammar_walk(g, x, s, bits)) {
+        memset(bits, 0, v->words * sizeof(*bits));
+        return false;
+    }
     for (uint32_t i = 0; i < v->n_eos && grammar_accepting(g, s); i++) {
         bit_set(bits, v->eos[i]);
     }
     named_tokens(g, s, bits);
     for (uint32_t i = 0; i < v->words; i++) {
-        allowed += (uint32_t)__builtin_popcount(bits[i]);
+        *allowed += (uint32_t)__builtin_popcount(bits[i]);
     }
-    return allowed;
+    return true;
 }
 
 /* ---- the cache ---- */
@@ -265,6 +268,30 @@ static struct cache_entry *cache_get(struct grammar_cache *c, const uint32_t *ke
     return e;
 }
 
+/* A mask that is not kept, and its entry if there is memory for one. The lock is held. */
+static uint32_t mask_make(struct grammar *g, const struct grammar_state *s, const uint32_t *key,
+                          uint32_t key_words, uint64_t hash, uint32_t *bits)
+{
+    struct grammar_cache *c = g->cache;
+    struct cache_entry *e;
+    uint32_t allowed;
+
+    c->scratch = c->scratch != NULL ? c->scratch : grammar_scratch_new();
+    if (c->scratch == NULL) {
+        memset(bits, 0, g->vocab->words * sizeof(*bits));
+        return 0;
+    }
+    if (mask_compute(g, c->scratch, s, bits, &allowed)) {
+        e = entry_new(key, key_words, hash, bits, g->vocab->words, allowed);
+        if (e != NULL) {
+            cache_put(c, e);
+        }
+    }
+    atomic_store_explicit(&c->held, sizeof(*c) + c->stats.bytes + grammar_scratch_bytes(c->scratch),
+                          memory_order_relaxed);
+    return allowed;
+}
+
 uint32_t grammar_mask(struct grammar *g, const struct grammar_state *s, uint32_t *bits)
 {
     struct grammar_cache *c = g->cache;
@@ -287,15 +314,7 @@ uint32_t grammar_mask(struct grammar *g, const struct grammar_state *s, uint32_t
         entry_read(e, bits, g->vocab->words);
     } else {
         c->stats.misses++;
-        c->scratch = c->scratch != NULL ? c->scratch : grammar_scratch_new();
-        allowed = mask_compute(g, c->scratch, s, bits);
-        e = entry_new(key, n, hash, bits, g->vocab->words, allowed);
-        if (e != NULL) {
-            cache_put(c, e);
-        }
-        atomic_store_explicit(&c->held,
-                              sizeof(*c) + c->stats.bytes + grammar_scratch_bytes(c->scratch),
-                              memory_order_relaxed);
+        allowed = mask_make(g, s, key, n, hash, bits);
     }
     pthread_mutex_unlock(&c->lock);
     return allowed;

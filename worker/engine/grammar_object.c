@@ -6,7 +6,6 @@
  * counter is its number of items. */
 #include <stdlib.h>
 
-#include "base/map.h"
 #include "worker/engine/grammar_regex.h"
 
 /* A declared property, or one that is only required. */
@@ -24,7 +23,7 @@ struct key_node {
     uint32_t cp, node;
     int32_t property; /* whose name ends here; -1 */
     uint32_t n_children;
-    struct key_node *child, *sibling; /* ascending by cp */
+    struct key_node *child, *last, *sibling; /* ascending by cp; last: child */
 };
 
 struct object {
@@ -72,13 +71,20 @@ static bool property_find(struct builder *b, struct object *o, struct str name, 
     return map_put(&o->by_name, name, (void *)(uintptr_t)++o->n) || no_memory(b);
 }
 
+/* Both are a look into a table, a few of these for each name. */
+#define NAME_WORK 8u
+
 /* `properties` and `required` of one schema of the conjunction, the i-th. */
 static bool names_read(struct builder *b, struct object *o, const struct json *schema, uint32_t i)
 {
     const struct json *all = json_get(schema, STR("properties"));
     const struct json *required = json_get(schema, STR("required"));
+    uint64_t names = (all != NULL ? all->count : 0) + (required != NULL ? required->count : 0);
     uint32_t at;
 
+    if (!builder_spend(b, NAME_WORK * names)) {
+        return false;
+    }
     for (const struct json *p = all != NULL ? all->child : NULL; p != NULL; p = p->next) {
         if (!property_find(b, o, p->key, &at) || !conjunction_add(b, &o->properties[at].bound, p)) {
             return false;
@@ -94,13 +100,13 @@ static bool names_read(struct builder *b, struct object *o, const struct json *s
     return true;
 }
 
-/* All that binds the property: its own schemas, and `additionalProperties` of those without one. */
-static bool property_settle(struct builder *b, struct property *p, const struct conjunction *c)
+/* All that binds the property: its own schemas, and `additionalProperties` of those without one.
+ * more: [n] of each schema; NULL: it has none. */
+static bool property_settle(struct builder *b, struct property *p, const struct json *const *more,
+                            uint32_t n)
 {
-    for (uint32_t i = 0; i < c->n; i++) {
-        const struct json *s = json_get(c->schema[i], STR("additionalProperties"));
-
-        if ((p->said >> i & 1) == 0 && s != NULL && !conjunction_add(b, &p->bound, s)) {
+    for (uint32_t i = 0; i < n; i++) {
+        if ((p->said >> i & 1) == 0 && more[i] != NULL && !conjunction_add(b, &p->bound, more[i])) {
             return false;
         }
     }
@@ -110,9 +116,11 @@ static bool property_settle(struct builder *b, struct property *p, const struct 
 
 static bool properties_read(struct builder *b, struct object *o, const struct conjunction *c)
 {
+    const struct json *more[GRAMMAR_CONJUNCTS_MAX];
     struct property other = {.required = false};
 
     for (uint32_t i = 0; i < c->n; i++) {
+        more[i] = json_get(c->schema[i], STR("additionalProperties"));
         if (!names_read(b, o, c->schema[i], i)) {
             return false;
         }
@@ -120,19 +128,18 @@ static bool properties_read(struct builder *b, struct object *o, const struct co
     for (uint32_t i = 0; i < o->n; i++) {
         struct property *p = &o->properties[i];
 
-        if (!property_settle(b, p, c) || (p->required && !must_add(b, o->alternative, p->value))) {
+        if (!property_settle(b, p, more, c->n) ||
+            (p->required && !must_add(b, o->alternative, p->value))) {
             return false;
         }
         o->last_required = p->required ? i + 1 : o->last_required;
     }
     for (uint32_t i = 0; i < c->n; i++) {
-        const struct json *s = json_get(c->schema[i], STR("additionalProperties"));
-
-        if (s != NULL && s->type == JSON_FALSE) {
+        if (more[i] != NULL && more[i]->type == JSON_FALSE) {
             return true;
         }
     }
-    if (!property_settle(b, &other, c)) {
+    if (!property_settle(b, &other, more, c->n)) {
         return false;
     }
     o->additional = other.value;
@@ -159,28 +166,26 @@ static struct key_node *key_new(struct builder *b, uint32_t cp)
     return k;
 }
 
+/* Names come in ascending order, so that only the last child may be the one. */
 static bool key_insert(struct builder *b, struct key_node *root, struct str name, int32_t property)
 {
     struct key_node *at = root;
 
     while (name.n > 0) {
-        struct key_node **child = &at->child, *new;
         uint32_t cp;
         size_t n = utf8_read(name, &cp);
 
-        while (*child != NULL && (*child)->cp < cp) {
-            child = &(*child)->sibling;
-        }
-        if (*child == NULL || (*child)->cp != cp) {
-            new = key_new(b, cp);
+        if (at->last == NULL || at->last->cp != cp) {
+            struct key_node *new = key_new(b, cp);
+
             if (new == NULL) {
                 return false;
             }
-            new->sibling = *child;
-            *child = new;
+            *(at->last != NULL ? &at->last->sibling : &at->child) = new;
+            at->last = new;
             at->n_children++;
         }
-        at = *child;
+        at = at->last;
         name.p += n;
         name.n -= n;
     }
@@ -251,17 +256,14 @@ static bool keys_edges(struct builder *b, const struct object *o, uint32_t other
 
     o->keys->sibling = NULL;
     while (todo != NULL) {
-        struct key_node *k = todo, *last = k->child;
+        struct key_node *k = todo;
 
         if (!key_edges(b, o, k, other_end, ends)) {
             return false;
         }
         todo = k->sibling;
-        if (last != NULL) {
-            while (last->sibling != NULL) {
-                last = last->sibling;
-            }
-            last->sibling = todo;
+        if (k->last != NULL) {
+            k->last->sibling = todo;
             todo = k->child;
         }
     }
@@ -303,6 +305,44 @@ static bool other_keys(struct builder *b, struct object *o, uint32_t other_end)
            edge_add(b, o->other, '"', '"', other_end);
 }
 
+struct name_at {
+    struct str name;
+    uint32_t property;
+};
+
+static int by_name(const void *pa, const void *pb)
+{
+    const struct name_at *a = pa, *b = pb;
+
+    return str_cmp(a->name, b->name);
+}
+
+/* The tree of all names. UTF-8 sorts as its characters do. */
+static bool keys_insert(struct builder *b, struct object *o)
+{
+    struct name_at *names = arena_array(&b->arena, o->n, sizeof(*names));
+    uint64_t work = 0;
+
+    if (names == NULL) {
+        return no_memory(b);
+    }
+    for (uint32_t i = 0; i < o->n; i++) {
+        names[i] = (struct name_at){o->properties[i].name, i};
+        work += NAME_WORK + names[i].name.n / 4;
+    }
+    if (!builder_spend(b, work)) {
+        return false;
+    }
+    qsort(names, o->n, sizeof(*names), by_name);
+    o->keys = key_new(b, 0);
+    for (uint32_t i = 0; i < o->n && o->keys != NULL; i++) {
+        if (!key_insert(b, o->keys, names[i].name, (int32_t)names[i].property)) {
+            return false;
+        }
+    }
+    return o->keys != NULL;
+}
+
 static bool keys_build(struct builder *b, struct object *o)
 {
     uint32_t *ends = arena_array(&b->arena, o->n + 1, sizeof(*ends)), other_end = 0;
@@ -318,14 +358,11 @@ static bool keys_build(struct builder *b, struct object *o)
         o->key = o->other;
         return true;
     }
-    o->keys = key_new(b, 0);
-    for (uint32_t i = 0; i < o->n && o->keys != NULL; i++) {
-        if (!key_insert(b, o->keys, o->properties[i].name, (int32_t)i)) {
-            return false;
-        }
+    if (!keys_insert(b, o)) {
+        return false;
     }
-    o->key = o->keys != NULL ? o->keys->node : 0;
-    return o->keys != NULL && keys_edges(b, o, other_end, ends);
+    o->key = o->keys->node;
+    return keys_edges(b, o, other_end, ends);
 }
 
 static bool object_nodes(struct builder *b, uint32_t value, struct object *o)
@@ -352,7 +389,7 @@ bool object_build(struct builder *b, uint32_t value, const struct conjunction *c
     o.after = node_new(b);
     o.comma = node_new(b);
     o.close = node_final(b);
-    map_init(&o.by_name, 0, GRAMMAR_SCHEMA_BYTES_MAX);
+    map_init(&o.by_name, (uintptr_t)b, GRAMMAR_SCHEMA_BYTES_MAX);
     ok = o.alternative != 0 && o.open != 0 && o.after != 0 && o.comma != 0 && o.close != 0 &&
          properties_read(b, &o, c) && keys_build(b, &o) && object_nodes(b, value, &o);
     map_fini(&o.by_name);

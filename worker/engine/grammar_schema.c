@@ -42,6 +42,19 @@ bool conjunction_add(struct builder *b, struct conjunction *c, const struct json
     return true;
 }
 
+bool conjunction_spend(struct builder *b, const struct conjunction *c)
+{
+    uint64_t work = 0;
+
+    for (uint32_t i = 0; i < c->n; i++) {
+        const struct json *type = json_get(c->schema[i], STR("type"));
+
+        work += 16 + 3 * (uint64_t)c->schema[i]->count;
+        work += type != NULL ? type->count : 0;
+    }
+    return builder_spend(b, work);
+}
+
 static bool conjunction_equal(const struct conjunction *x, const struct conjunction *y)
 {
     return x->n == y->n && x->objects_only == y->objects_only &&
@@ -51,7 +64,7 @@ static bool conjunction_equal(const struct conjunction *x, const struct conjunct
 uint32_t value_intern(struct builder *b, const struct conjunction *c)
 {
     uint64_t h = c->objects_only;
-    uint32_t *bucket, v;
+    uint32_t *bucket, v, looks = 0;
 
     for (uint32_t i = 0; i < c->n; i++) {
         h = (h ^ (uintptr_t)c->schema[i]) * 0xff51afd7ed558ccdu;
@@ -62,6 +75,10 @@ uint32_t value_intern(struct builder *b, const struct conjunction *c)
         if (conjunction_equal(&b->values[v].bound, c)) {
             return v;
         }
+        looks++;
+    }
+    if (!builder_spend(b, 1 + looks / 2)) {
+        return 0;
     }
     v = value_new(b);
     if (v != 0) {
@@ -95,7 +112,9 @@ struct alternatives { /* without $ref and anyOf */
 
 static bool visit_add(struct builder *b, struct split *s, const struct json *schema, int32_t parent)
 {
-    for (int32_t at = parent; at >= 0; at = s->visit[at].parent) {
+    uint32_t looks = 0;
+
+    for (int32_t at = parent; at >= 0; at = s->visit[at].parent, looks++) {
         if (s->visit[at].schema == schema) {
             return schema_err(b, ERR_INPUT, schema, "refers to itself without a step into a value");
         }
@@ -104,7 +123,7 @@ static bool visit_add(struct builder *b, struct split *s, const struct json *sch
         return schema_err(b, ERR_LIMIT, schema, "more than %d schemas bind one value", VISITS_MAX);
     }
     s->visit[s->n++] = (struct visit){schema, parent};
-    return true;
+    return builder_spend(b, 1 + looks / 8);
 }
 
 static bool alternatives_add(struct builder *b, struct alternatives *out, const struct split *s)
@@ -174,11 +193,14 @@ static bool split_run(struct builder *b, struct split *s, struct alternatives *o
         if (schema->type == JSON_TRUE) {
             continue;
         }
+        if (!builder_spend(b, 4 + 2 * (uint64_t)schema->count)) {
+            return false;
+        }
         if (says_something(schema) && !conjunction_add(b, &s->atoms, schema)) {
             return false;
         }
         ref = json_get(schema, STR("$ref"));
-        if (ref != NULL && !visit_add(b, s, schema_ref(b, ref->text), at)) {
+        if (ref != NULL && !visit_add(b, s, schema_ref(b, ref), at)) {
             return false;
         }
         any_of = json_get(schema, STR("anyOf"));
@@ -191,12 +213,27 @@ static bool split_run(struct builder *b, struct split *s, struct alternatives *o
 
 /* ---- literals ---- */
 
-static bool json_equal(const struct json *x, const struct json *y)
+/* The member of an object; what is looked at is taken from the work. NULL: none, or a failure. */
+static const struct json *member(struct builder *b, const struct json *object, struct str key)
+{
+    const struct json *m = object->child;
+    uint32_t looks = 0;
+
+    while (m != NULL && !str_eq(m->key, key)) {
+        m = m->next;
+        looks++;
+    }
+    return builder_spend(b, looks / 4) ? m : NULL;
+}
+
+/* false: they differ, or a failure. */
+static bool json_equal(struct builder *b, const struct json *x, const struct json *y)
 {
     struct decimal dx, dy;
     const struct json *cy = y->child;
+    uint64_t work = x->type == JSON_NUMBER ? 12 : x->text.n == y->text.n ? 1 + x->text.n / 64 : 1;
 
-    if (x->type != y->type || x->count != y->count) {
+    if (!builder_spend(b, work) || x->type != y->type || x->count != y->count) {
         return false;
     }
     if (x->type == JSON_NUMBER) {
@@ -208,9 +245,9 @@ static bool json_equal(const struct json *x, const struct json *y)
         return str_eq(x->text, y->text);
     }
     for (const struct json *cx = x->child; cx != NULL; cx = cx->next) {
-        const struct json *other = x->type == JSON_OBJECT ? json_get(y, cx->key) : cy;
+        const struct json *other = x->type == JSON_OBJECT ? member(b, y, cx->key) : cy;
 
-        if (other == NULL || !json_equal(cx, other)) {
+        if (other == NULL || !json_equal(b, cx, other)) {
             return false;
         }
         cy = cy != NULL ? cy->next : NULL;
@@ -294,13 +331,13 @@ static bool literal_everywhere(struct builder *b, const struct conjunction *c,
         const struct json *some = literals_of(c->schema[i], "enum");
         bool found = some == NULL || some == from;
 
-        if (!found && !builder_spend(b, some->count)) {
-            return false;
+        for (const struct json *e = found ? NULL : some->child; e != NULL && !found; e = e->next) {
+            found = json_equal(b, e, v);
+            if (b->err->code != ERR_NONE) {
+                return false;
+            }
         }
-        for (const struct json *e = found ? NULL : some->child; e != NULL; e = e->next) {
-            found = found || json_equal(e, v);
-        }
-        if (!found || (one != NULL && !json_equal(one, v))) {
+        if (!found || (one != NULL && !json_equal(b, one, v))) {
             return false;
         }
     }
@@ -326,18 +363,27 @@ static bool literal_alone(struct builder *b, const struct conjunction *c, const 
     return true;
 }
 
+/* What one conjunction asks of its literals. */
+struct literal_test {
+    const struct json *from;
+    uint32_t types, work; /* steps of looking at one */
+    struct string_test strings;
+    struct number_test numbers;
+};
+
 /* 1: the literal is within all of c; 0: not; -1: failed. */
-static int literal_fits(struct builder *b, const struct conjunction *c, const struct json *from,
+static int literal_fits(struct builder *b, const struct conjunction *c, struct literal_test *t,
                         const struct json *v)
 {
-    bool fits = (types_of(c) & type_of(v)) != 0 && literal_everywhere(b, c, from, v);
+    bool fits = builder_spend(b, t->work) && (t->types & type_of(v)) != 0 &&
+                literal_everywhere(b, c, t->from, v);
 
     if (fits && (v->type == JSON_OBJECT || v->type == JSON_ARRAY)) {
         fits = literal_alone(b, c, v);
     } else if (fits && v->type == JSON_STRING) {
-        fits = string_fits(b, c, v->text);
+        fits = string_fits(b, c, &t->strings, v->text);
     } else if (fits && v->type == JSON_NUMBER) {
-        fits = number_fits(c, v->text);
+        fits = number_fits(c, &t->numbers, v->text);
     }
     return b->err->code != ERR_NONE ? -1 : fits;
 }
@@ -346,6 +392,7 @@ static int literal_fits(struct builder *b, const struct conjunction *c, const st
 static bool literal_insert(struct builder *b, uint32_t root, struct str text)
 {
     uint32_t at = root;
+    uint64_t looks = 8 * text.n;
 
     for (size_t i = 0; i < text.n; i++) {
         uint8_t byte = (uint8_t)text.p[i];
@@ -353,6 +400,7 @@ static bool literal_insert(struct builder *b, uint32_t root, struct str text)
 
         while (e != 0 && b->edges[e].lo != byte) {
             e = b->edges[e].next;
+            looks++;
         }
         next = e != 0 ? b->edges[e].target : node_new(b);
         if (next == 0 || (e == 0 && !edge_add(b, at, byte, byte, next))) {
@@ -361,7 +409,7 @@ static bool literal_insert(struct builder *b, uint32_t root, struct str text)
         at = next;
     }
     b->nodes[at].n.final = true;
-    return true;
+    return builder_spend(b, 8 + looks / 4);
 }
 
 static bool literal_json(struct builder *b, uint32_t root, const struct json *v)
@@ -404,8 +452,13 @@ struct building {
 static bool literals_build(struct builder *b, struct building *at, const struct conjunction *c,
                            const struct json *from, bool one)
 {
+    struct literal_test t = {.from = from, .types = types_of(c), .work = 10};
+
+    for (uint32_t i = 0; i < c->n; i++) {
+        t.work += c->schema[i]->count / 4;
+    }
     for (const struct json *v = one ? from : from->child; v != NULL; v = one ? NULL : v->next) {
-        int fits = literal_fits(b, c, from, v);
+        int fits = literal_fits(b, c, &t, v);
 
         if (fits < 0 || (fits > 0 && !literal_json(b, at->literals, v))) {
             return false;
@@ -471,9 +524,13 @@ static bool targets_room(struct builder *b, uint32_t value, const struct targets
 static bool targets_of(struct builder *b, uint32_t value, uint32_t list, uint32_t byte,
                        struct targets *t)
 {
+    uint64_t looks = 0;
+
     t->n = 0;
     for (uint32_t e = list; e != 0; e = b->edges[e].next) {
         uint32_t i = 0;
+
+        looks++;
 
         if (byte < b->edges[e].lo || byte > b->edges[e].hi) {
             continue;
@@ -481,6 +538,7 @@ static bool targets_of(struct builder *b, uint32_t value, uint32_t list, uint32_
         while (i < t->n && t->at[i] != b->edges[e].target) {
             i++;
         }
+        looks += i;
         if (i < t->n) {
             continue;
         }
@@ -491,7 +549,7 @@ static bool targets_of(struct builder *b, uint32_t value, uint32_t list, uint32_
         t->at[0] = b->edges[e].target;
         t->n++;
     }
-    return true;
+    return builder_spend(b, 1 + looks / 8);
 }
 
 static uint32_t fork_new(struct builder *b, const struct targets *t)
@@ -514,10 +572,17 @@ static uint32_t fork_new(struct builder *b, const struct targets *t)
 static bool value_close(struct builder *b, uint32_t value)
 {
     uint32_t list = b->values[value].edges, first = 0, node;
+    bool cut[257] = {[256] = true}; /* bytes that lead elsewhere than the one before */
     struct targets run = {.n = 0}, t;
 
     b->values[value].edges = 0;
+    for (uint32_t e = list; e != 0; e = b->edges[e].next) {
+        cut[b->edges[e].lo] = cut[b->edges[e].hi + 1] = true;
+    }
     for (uint32_t byte = 0; byte <= 256; byte++) {
+        if (!cut[byte]) {
+            continue;
+        }
         t.n = 0;
         if (byte < 256 && !targets_of(b, value, list, byte, &t)) {
             return false;
@@ -537,33 +602,33 @@ static bool value_close(struct builder *b, uint32_t value)
     return true;
 }
 
-static bool value_build(struct builder *b, uint32_t value)
+/* Memory of one value after another. */
+struct scratch {
+    struct split split;
+    struct conjunction list[GRAMMAR_ALTERNATIVES_MAX];
+};
+
+static bool value_build(struct builder *b, struct scratch *scratch, uint32_t value)
 {
     struct building at = {.value = value, .literals = node_new(b)};
-    struct alternatives alternatives = {
-        .list = mem_try(GRAMMAR_ALTERNATIVES_MAX, sizeof(*alternatives.list))};
-    struct split *s = mem_try(1, sizeof(*s));
+    struct alternatives alternatives = {.list = scratch->list};
+    struct split *s = &scratch->split;
     bool ok = at.literals != 0;
 
-    if (s == NULL || alternatives.list == NULL) {
-        mem_free(alternatives.list);
-        mem_free(s);
-        return err_set(b->err, ERR_NO_MEMORY, "no memory for a grammar");
-    }
-    s->atoms.objects_only = b->values[value].bound.objects_only;
+    s->n = s->done = 0;
+    s->atoms = (struct conjunction){.objects_only = b->values[value].bound.objects_only};
     for (uint32_t i = 0; ok && i < b->values[value].bound.n; i++) {
         ok = visit_add(b, s, b->values[value].bound.schema[i], -1);
     }
     ok = ok && split_run(b, s, &alternatives);
-    mem_free(s);
     for (uint32_t i = 0; ok && i < alternatives.n; i++) {
         const struct conjunction *c = &alternatives.list[i];
         bool one = false;
         const struct json *from = literals_first(c, &one);
 
-        ok = from != NULL ? literals_build(b, &at, c, from, one) : types_build(b, &at, c);
+        ok = conjunction_spend(b, c);
+        ok = ok && (from != NULL ? literals_build(b, &at, c, from, one) : types_build(b, &at, c));
     }
-    mem_free(alternatives.list);
     if (ok && at.has_literal) {
         ok = alternative_new(b, value, false) != 0 && value_edges_of(b, value, at.literals);
     }
@@ -572,10 +637,12 @@ static bool value_build(struct builder *b, uint32_t value)
 
 bool values_build(struct builder *b, uint32_t *built)
 {
-    for (; *built < b->n_values; (*built)++) {
-        if (*built > 0 && !value_build(b, *built)) {
-            return false;
-        }
+    struct scratch *scratch = mem_try(1, sizeof(*scratch));
+    bool ok = scratch != NULL || err_set(b->err, ERR_NO_MEMORY, "no memory for a grammar");
+
+    for (; ok && *built < b->n_values; *built += ok) {
+        ok = *built == 0 || value_build(b, scratch, *built);
     }
-    return true;
+    mem_free(scratch);
+    return ok;
 }

@@ -11,7 +11,7 @@
 
 struct grammar_scratch *grammar_scratch_new(void)
 {
-    return mem_new(sizeof(struct grammar_scratch));
+    return mem_try(1, sizeof(struct grammar_scratch));
 }
 
 void grammar_scratch_free(struct grammar_scratch *x)
@@ -34,22 +34,29 @@ size_t grammar_scratch_bytes(const struct grammar_scratch *x)
            x->cap_frames * sizeof(*x->frames);
 }
 
-/* Room for `more` beside the `have`: at most `max` in all, so the memory is bounded by us. */
-static void *room(void *p, uint32_t *cap, uint32_t have, uint32_t more, uint32_t max, size_t size)
+/* Room for `more` beside the `have`: at most `max` in all, so the memory is bounded by us. false:
+ * no memory; the array is as before. */
+static bool room(void *array_p, uint32_t *cap, uint32_t have, uint32_t more, uint32_t max,
+                 size_t size)
 {
     uint32_t want = *cap > 0 ? *cap : 64;
+    void *p;
 
     CHECK(have + more <= max);
     if (have + more <= *cap) {
-        return p;
+        return true;
     }
     while (want < have + more) {
         want *= 2;
     }
+    memcpy(&p, array_p, sizeof(p)); /* a pointer to whatever the array holds */
     p = mem_resize(p, want * size);
-    CHECK(p != NULL);
+    if (p == NULL) {
+        return false;
+    }
+    memcpy(array_p, &p, sizeof(p));
     *cap = want;
-    return p;
+    return true;
 }
 
 static void *trim(void *p, uint32_t *cap, size_t size)
@@ -63,14 +70,17 @@ static void *trim(void *p, uint32_t *cap, size_t size)
 }
 
 /* Row 0 of the classes, of sets that have none yet, knows nothing. */
-static void scratch_empty(struct grammar_scratch *x)
+static bool scratch_empty(struct grammar_scratch *x)
 {
     x->n_sets = SET_FIRST;
     x->n_stacks = x->n_frames = 0;
     memset(x->buckets, 0, sizeof(x->buckets));
-    x->classes = room(x->classes, &x->cap_classes, 0, 1, GRAMMAR_SETS_MAX, sizeof(*x->classes));
+    if (!room(&x->classes, &x->cap_classes, 0, 1, GRAMMAR_SETS_MAX, sizeof(*x->classes))) {
+        return false;
+    }
     memset(x->classes, 0, sizeof(*x->classes));
     x->n_classes = 1;
+    return true;
 }
 
 static void scratch_trim(struct grammar_scratch *x)
@@ -112,7 +122,21 @@ static bool set_is(const struct grammar_scratch *x, const struct set *s,
     return true;
 }
 
-/* The number of the set of these stacks. There is room. */
+/* One set more, of n stacks, has room. false: no memory, the walk has failed. */
+static bool set_room(struct walk *w, uint32_t n)
+{
+    struct grammar_scratch *x = w->x;
+    uint32_t row = w->g->n_alphabet;
+    bool ok;
+
+    ok = room(&x->sets, &x->cap_sets, x->n_sets, 1, GRAMMAR_SETS_MAX, sizeof(*x->sets)) &&
+         room(&x->stacks, &x->cap_stacks, x->n_stacks, n, SET_STACKS_MAX, sizeof(*x->stacks)) &&
+         room(&x->rows, &x->cap_rows, x->n_sets * row, row, ROW_CELLS_MAX, sizeof(*x->rows));
+    w->failed = w->failed || !ok;
+    return ok;
+}
+
+/* The number of the set of these stacks; SET_DEAD: no memory. */
 static uint16_t set_of(struct walk *w, const struct grammar_stack *t, uint32_t n)
 {
     struct grammar_scratch *x = w->x;
@@ -125,6 +149,9 @@ static uint16_t set_of(struct walk *w, const struct grammar_stack *t, uint32_t n
             return x->buckets[at];
         }
     }
+    if (!set_room(w, n)) {
+        return SET_DEAD;
+    }
     for (uint32_t i = 0; i < n; i++) {
         const struct grammar_node *node = &w->g->nodes[t[i].node];
 
@@ -133,11 +160,8 @@ static uint16_t set_of(struct walk *w, const struct grammar_stack *t, uint32_t n
         s.below |= node->wide_to == t[i].node ? GRAMMAR_BELOW_WIDE : 0;
     }
     s.loops = (s.loop[0] | s.loop[1] | s.below) != 0;
-    x->sets = room(x->sets, &x->cap_sets, x->n_sets, 1, GRAMMAR_SETS_MAX, sizeof(*x->sets));
-    x->stacks = room(x->stacks, &x->cap_stacks, x->n_stacks, n, SET_STACKS_MAX, sizeof(*x->stacks));
     memcpy(x->stacks + x->n_stacks, t, n * sizeof(*t));
     x->n_stacks += n;
-    x->rows = room(x->rows, &x->cap_rows, x->n_sets * row, row, ROW_CELLS_MAX, sizeof(*x->rows));
     memset(x->rows + x->n_sets * row, 0, row * sizeof(*x->rows));
     x->buckets[at] = (uint16_t)x->n_sets;
     x->sets[x->n_sets] = s;
@@ -149,20 +173,24 @@ static uint16_t *row_of(struct walk *w, uint16_t set)
     return w->x->rows + set * w->g->n_alphabet;
 }
 
+/* NULL: no memory, the walk has failed. */
 static uint16_t *classes_of(struct walk *w, uint16_t set)
 {
     struct grammar_scratch *x = w->x;
 
     if (x->sets[set].classes == 0) {
-        x->classes = room(x->classes, &x->cap_classes, x->n_classes, 1, GRAMMAR_SETS_MAX,
-                          sizeof(*x->classes));
+        if (!room(&x->classes, &x->cap_classes, x->n_classes, 1, GRAMMAR_SETS_MAX,
+                  sizeof(*x->classes))) {
+            w->failed = true;
+            return NULL;
+        }
         memset(&x->classes[x->n_classes], 0, sizeof(*x->classes));
         x->sets[set].classes = (uint16_t)x->n_classes++;
     }
     return x->classes[x->sets[set].classes].to;
 }
 
-/* The frame that is like f, added when there is none. */
+/* The frame that is like f, added when there is none: there is room. */
 static uint16_t frame_of(struct walk *w, uint32_t from, struct grammar_frame f)
 {
     struct grammar_scratch *x = w->x;
@@ -174,7 +202,7 @@ static uint16_t frame_of(struct walk *w, uint32_t from, struct grammar_frame f)
             return (uint16_t)i;
         }
     }
-    x->frames = room(x->frames, &x->cap_frames, x->n_frames, 1, FRAMES_MAX, sizeof(*x->frames));
+    CHECK(x->n_frames < x->cap_frames);
     x->frames[x->n_frames] = f;
     return (uint16_t)x->n_frames++;
 }
@@ -198,43 +226,72 @@ static uint16_t chain_of(struct walk *w, const struct grammar_frame *old, uint16
     return top;
 }
 
-/* Forgets all sets but those of the path. */
-static void walk_shrink(struct walk *w)
+/* Empties a scratch whose arrays of sets, stacks and frames are new: there is room for all of the
+ * path and its frames. false: no memory, and it is as before. */
+static bool scratch_renew(struct walk *w)
 {
-    struct grammar_scratch *x = w->x, old = *x;
+    struct grammar_scratch *x = w->x, new = {.n_sets = 0};
+    uint32_t sets = SET_FIRST + w->depth + 1;
 
-    x->sets = NULL;
-    x->stacks = NULL;
-    x->frames = NULL;
-    x->cap_sets = x->cap_stacks = x->cap_frames = 0;
-    scratch_empty(x);
-    x->frames = room(NULL, &x->cap_frames, 0, w->state_frames + 1, FRAMES_MAX, sizeof(*x->frames));
-    memcpy(x->frames, old.frames, w->state_frames * sizeof(*x->frames));
+    if (!room(&new.sets, &new.cap_sets, 0, sets, GRAMMAR_SETS_MAX, sizeof(*new.sets)) ||
+        !room(&new.stacks, &new.cap_stacks, 0, sets * GRAMMAR_STACKS_MAX, SET_STACKS_MAX,
+              sizeof(*new.stacks)) ||
+        !room(&new.frames, &new.cap_frames, 0, x->n_frames + 1, FRAMES_MAX, sizeof(*new.frames))) {
+        mem_free(new.sets);
+        mem_free(new.stacks);
+        mem_free(new.frames);
+        return false;
+    }
+    x->sets = new.sets;
+    x->stacks = new.stacks;
+    x->frames = new.frames;
+    x->cap_sets = new.cap_sets;
+    x->cap_stacks = new.cap_stacks;
+    x->cap_frames = new.cap_frames;
+    CHECK(scratch_empty(x)); /* a row of classes is there */
+    return true;
+}
+
+/* Forgets all sets but those of the path. false: no memory, and they are as before. */
+static bool walk_shrink(struct walk *w)
+{
+    struct grammar_scratch *x = w->x;
+    struct set *sets = x->sets;
+    struct grammar_stack *stacks = x->stacks;
+    struct grammar_frame *frames = x->frames;
+
+    if (!scratch_renew(w)) {
+        return false;
+    }
+    memcpy(x->frames, frames, w->state_frames * sizeof(*x->frames));
     x->n_frames = w->state_frames;
     for (uint32_t d = 0; d <= w->depth; d++) {
-        const struct set *s = &old.sets[w->path[d]];
+        const struct set *s = &sets[w->path[d]];
         struct grammar_stack t[GRAMMAR_STACKS_MAX];
 
         for (uint32_t i = 0; i < s->n; i++) {
-            t[i] = old.stacks[s->stacks + i];
-            t[i].top = chain_of(w, old.frames, t[i].top);
+            t[i] = stacks[s->stacks + i];
+            t[i].top = chain_of(w, frames, t[i].top);
         }
         path_set(w, d, set_of(w, t, s->n));
     }
-    mem_free(old.sets);
-    mem_free(old.stacks);
-    mem_free(old.frames);
+    mem_free(sets);
+    mem_free(stacks);
+    mem_free(frames);
+    return true;
 }
 
-/* One step from any set of the path has room afterwards. */
-static void walk_room(struct walk *w)
+/* One step from any set of the path has room afterwards, but for memory. false: no memory, the walk
+ * has failed. */
+static bool walk_room(struct walk *w)
 {
     struct grammar_scratch *x = w->x;
 
     if (x->n_sets + STEP_SETS > GRAMMAR_SETS_MAX || x->n_stacks + STEP_STACKS > SET_STACKS_MAX ||
         x->n_frames + STEP_STACKS > FRAMES_MAX) {
-        walk_shrink(w);
+        w->failed = w->failed || !walk_shrink(w);
     }
+    return !w->failed;
 }
 
 /* ---- steps ---- */
@@ -293,8 +350,11 @@ static uint16_t step_byte(struct walk *w, uint16_t set, uint8_t byte)
     if (to != SET_UNKNOWN) {
         return to;
     }
-    x->frames =
-        room(x->frames, &x->cap_frames, had, GRAMMAR_STACKS_MAX, FRAMES_MAX, sizeof(*x->frames));
+    if (!room(&x->frames, &x->cap_frames, had, GRAMMAR_STACKS_MAX, FRAMES_MAX,
+              sizeof(*x->frames))) {
+        w->failed = true;
+        return SET_DEAD;
+    }
     in = x->stacks + x->sets[set].stacks;
     for (uint32_t i = 0; i < x->sets[set].n; i++) {
         stack_alike(w, in[i], byte, &lo, &hi);
@@ -331,7 +391,7 @@ static bool stack_is_uniform(const struct walk *w, struct grammar_stack t, uint8
 static uint16_t step_class(struct walk *w, uint16_t set, uint8_t class)
 {
     const struct set *s = &w->x->sets[set];
-    uint16_t to = SET_DEAD;
+    uint16_t to = SET_DEAD, *row;
     bool uniform = true;
 
     for (uint32_t i = 0; i < s->n && uniform; i++) {
@@ -345,15 +405,18 @@ static uint16_t step_class(struct walk *w, uint16_t set, uint8_t class)
     } else {
         to = step_byte(w, set, class);
     }
-    classes_of(w, set)[class] = to;
+    row = classes_of(w, set);
+    if (row == NULL) {
+        return SET_DEAD;
+    }
+    row[class] = to;
     return to;
 }
 
 uint16_t grammar_walk_byte_new(struct walk *w, uint32_t d, uint8_t byte)
 {
     w->depth = d;
-    walk_room(w);
-    return step_byte(w, w->path[d], byte);
+    return walk_room(w) ? step_byte(w, w->path[d], byte) : SET_DEAD;
 }
 
 uint16_t grammar_walk_class(struct walk *w, uint32_t d, uint8_t class)
@@ -364,13 +427,12 @@ uint16_t grammar_walk_class(struct walk *w, uint32_t d, uint8_t class)
         return to;
     }
     w->depth = d;
-    walk_room(w);
-    return step_class(w, w->path[d], class);
+    return walk_room(w) ? step_class(w, w->path[d], class) : SET_DEAD;
 }
 
 /* ---- the walk's life ---- */
 
-void grammar_walk_begin(struct walk *w, const struct grammar *g, struct grammar_scratch *x,
+bool grammar_walk_begin(struct walk *w, const struct grammar *g, struct grammar_scratch *x,
                         const struct grammar_state *s, uint32_t *bits)
 {
     w->g = g;
@@ -378,12 +440,17 @@ void grammar_walk_begin(struct walk *w, const struct grammar *g, struct grammar_
     w->bits = bits;
     w->state_frames = s->n_frames;
     w->depth = 0;
-    scratch_empty(x);
-    x->frames = room(x->frames, &x->cap_frames, 0, s->n_frames + 1, FRAMES_MAX, sizeof(*x->frames));
+    w->failed =
+        !scratch_empty(x) ||
+        !room(&x->frames, &x->cap_frames, 0, s->n_frames + 1, FRAMES_MAX, sizeof(*x->frames)) ||
+        !room(&x->sets, &x->cap_sets, 0, SET_FIRST, GRAMMAR_SETS_MAX, sizeof(*x->sets));
+    if (w->failed) {
+        return false;
+    }
     memcpy(x->frames, s->frames, s->n_frames * sizeof(*x->frames));
     x->n_frames = s->n_frames;
-    x->sets = room(x->sets, &x->cap_sets, 0, SET_FIRST, GRAMMAR_SETS_MAX, sizeof(*x->sets));
     path_set(w, 0, set_of(w, s->stacks, s->n_stacks));
+    return !w->failed;
 }
 
 void grammar_walk_end(struct walk *w)

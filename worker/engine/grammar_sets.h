@@ -46,6 +46,7 @@ struct walk {
     struct grammar_scratch *x;
     uint32_t *bits;
     uint32_t state_frames; /* the first ones, of the state itself */
+    bool failed;           /* there was no memory: from here on new steps lead nowhere */
     uint32_t depth;        /* path[0 .. depth] lives */
     uint16_t path[GRAMMAR_PATH_MAX];
     uint32_t row[GRAMMAR_PATH_MAX]; /* the path's first cell in x->rows */
@@ -57,13 +58,14 @@ static inline void path_set(struct walk *w, uint32_t d, uint16_t set)
     w->row[d] = set * w->g->n_alphabet;
 }
 
-/* path[0] is the state's set. The scratch is the walk's until the end. */
-void grammar_walk_begin(struct walk *w, const struct grammar *g, struct grammar_scratch *x,
-                        const struct grammar_state *s, uint32_t *bits);
+/* path[0] is the state's set. The scratch is the walk's until the end. false: no memory, the walk
+ * is only to be ended. */
+MUST_USE bool grammar_walk_begin(struct walk *w, const struct grammar *g, struct grammar_scratch *x,
+                                 const struct grammar_state *s, uint32_t *bits);
 void grammar_walk_end(struct walk *w);
 
 /* The set after the step at depth d of the path, when it is not in the row. Sets that are not on
- * the path[0 .. d] may be gone afterwards. */
+ * the path[0 .. d] may be gone afterwards. SET_DEAD when there is no memory: see failed. */
 uint16_t grammar_walk_byte_new(struct walk *w, uint32_t d, uint8_t byte);
 /* The same by a class of characters; SET_TORN: it depends on the character. */
 uint16_t grammar_walk_class(struct walk *w, uint32_t d, uint8_t class);

@@ -3,8 +3,12 @@
 
 #include "worker/engine/grammar_regex.h"
 
-#define STRINGS_MAX 65536u /* kinds of strings that are told apart */
 #define KEY_BYTES_MAX (2 * GRAMMAR_SCHEMA_BYTES_MAX)
+
+static bool memory_short(struct builder *b)
+{
+    return err_set(b->err, ERR_LIMIT, "the grammar needs too much memory");
+}
 
 /* No year 0000: many a library has none. */
 #define YEAR "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
@@ -28,6 +32,7 @@ static struct str format_pattern(struct str format)
 /* What the lengths, patterns and formats of c say together. */
 struct string_rule {
     uint32_t min, max;
+    bool free;      /* no pattern and no format */
     struct buf key; /* owned; the patterns and formats, joined */
 };
 
@@ -35,7 +40,7 @@ static void rule_make(struct string_rule *r, const struct conjunction *c)
 {
     static const char *const keywords[] = {"pattern", "format"};
 
-    *r = (struct string_rule){.max = GRAMMAR_INF};
+    *r = (struct string_rule){.max = GRAMMAR_INF, .free = true};
     buf_init(&r->key, KEY_BYTES_MAX);
     for (uint32_t i = 0; i < c->n; i++) {
         uint32_t min = schema_count(c->schema[i], "minLength", 0);
@@ -47,6 +52,7 @@ static void rule_make(struct string_rule *r, const struct conjunction *c)
             const struct json *v = json_get(c->schema[i], str_c(keywords[k]));
 
             if (v != NULL) {
+                r->free = false;
                 buf_byte(&r->key, (uint8_t)keywords[k][0]);
                 buf_u64(&r->key, v->text.n);
                 buf_byte(&r->key, ':');
@@ -118,7 +124,7 @@ static bool rule_nodes(struct builder *b, const struct conjunction *c, const str
     if (r->min > r->max) {
         return true;
     }
-    if (r->key.len == 0) {
+    if (r->free) {
         *start = free_string(b, r->min, r->max);
         return *start != 0;
     }
@@ -128,31 +134,27 @@ static bool rule_nodes(struct builder *b, const struct conjunction *c, const str
     return dfa_nodes(b, d, r->min, r->max, CHARS_JSON, start) || schema_err_place(b, c->schema[0]);
 }
 
-static bool memo_add(struct builder *b, const struct string_rule *r, uint32_t node)
-{
-    struct str key = arena_str(&b->arena, buf_view(&r->key));
-
-    if (key.p == NULL || !builder_room(b, &b->strings, &b->cap_strings, b->n_strings, STRINGS_MAX,
-                                       sizeof(*b->strings), "kinds of strings")) {
-        return err_set(b->err, ERR_LIMIT, "the grammar needs too much memory");
-    }
-    b->strings[b->n_strings++] = (struct string_memo){key, r->min, r->max, node};
-    return true;
-}
-
 /* As rule_nodes; equal rules share their nodes. */
-static bool rule_shared(struct builder *b, const struct conjunction *c, const struct string_rule *r,
+static bool rule_shared(struct builder *b, const struct conjunction *c, struct string_rule *r,
                         uint32_t *start)
 {
-    for (uint32_t i = 0; i < b->n_strings; i++) {
-        const struct string_memo *m = &b->strings[i];
+    struct str key;
+    uintptr_t made; /* 1 + node */
 
-        if (m->min == r->min && m->max == r->max && str_eq(m->pattern, buf_view(&r->key))) {
-            *start = m->node;
-            return true;
-        }
+    buf_printf(&r->key, "%u,%u", r->min, r->max);
+    key = buf_view(&r->key);
+    if (r->key.failed || !builder_spend(b, 8 + key.n / 8)) {
+        return r->key.failed ? memory_short(b) : false;
     }
-    return rule_nodes(b, c, r, start) && memo_add(b, r, *start);
+    made = (uintptr_t)map_get(&b->strings, key);
+    if (made != 0) {
+        *start = (uint32_t)made - 1;
+        return true;
+    }
+    key = arena_str(&b->arena, key);
+    return rule_nodes(b, c, r, start) &&
+           ((key.p != NULL && map_put(&b->strings, key, (void *)((uintptr_t)*start + 1))) ||
+            memory_short(b));
 }
 
 bool string_build(struct builder *b, uint32_t value, const struct conjunction *c)
@@ -178,20 +180,27 @@ static uint32_t characters(struct str s)
     return n;
 }
 
-bool string_fits(struct builder *b, const struct conjunction *c, struct str text)
+static bool string_test_make(struct builder *b, const struct conjunction *c, struct string_test *t)
 {
-    uint32_t chars = characters(text);
     struct string_rule r;
-    struct dfa *d = NULL;
-    bool fits;
+    bool ok;
 
     rule_make(&r, c);
-    fits = r.min <= chars && chars <= r.max;
-    if (fits && r.key.len > 0) {
-        fits = rule_dfa(b, c, &d) && dfa_matches(d, text);
-    }
+    *t = (struct string_test){.made = true, .min = r.min, .max = r.max};
+    ok = r.free || rule_dfa(b, c, &t->d);
     buf_fini(&r.key);
-    return fits;
+    return ok;
+}
+
+bool string_fits(struct builder *b, const struct conjunction *c, struct string_test *t,
+                 struct str text)
+{
+    uint32_t chars = characters(text);
+
+    if (!builder_spend(b, text.n) || (!t->made && !string_test_make(b, c, t))) {
+        return false;
+    }
+    return t->min <= chars && chars <= t->max && (t->d == NULL || dfa_matches(t->d, text));
 }
 
 /* ---- numbers ---- */
@@ -257,20 +266,24 @@ bool number_build(struct builder *b, uint32_t value, const struct conjunction *c
     return start == 0 || (alternative_new(b, value, false) != 0 && value_edges_of(b, value, start));
 }
 
-bool number_fits(const struct conjunction *c, struct str text)
+bool number_fits(const struct conjunction *c, struct number_test *t, struct str text)
 {
-    struct number_bounds n;
+    const struct number_bounds *n = &t->bounds;
     struct decimal d;
     int low, high;
 
-    if (!bounds_make(c, &n)) {
+    if (!t->made) {
+        t->bounded = bounds_make(c, &t->bounds);
+        t->made = true;
+    }
+    if (!t->bounded) {
         return true;
     }
     if (!decimal_parse(text, &d)) {
         return false;
     }
-    low = n.has_min ? decimal_cmp(&d, &n.min) : 1;
-    high = n.has_max ? decimal_cmp(&d, &n.max) : -1;
-    return (low > 0 || (low == 0 && !n.exclusive_min)) &&
-           (high < 0 || (high == 0 && !n.exclusive_max));
+    low = n->has_min ? decimal_cmp(&d, &n->min) : 1;
+    high = n->has_max ? decimal_cmp(&d, &n->max) : -1;
+    return (low > 0 || (low == 0 && !n->exclusive_min)) &&
+           (high < 0 || (high == 0 && !n->exclusive_max));
 }

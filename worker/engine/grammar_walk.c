@@ -151,7 +151,8 @@ static bool scan(struct walk *w, const struct grammar_trie *trie,
                 return false; /* it may come again, where it leads nowhere */
             }
         }
-        out[i][0] = ~(n->loop[0] | wide);
+        /* Bit 0 of whole_chars is any wide character; no token of WHOLE has U+0000. */
+        out[i][0] = ~((n->loop[0] & ~1ull) | wide);
         out[i][1] = ~n->loop[1];
     }
     for (uint32_t k = node->first; k < end; k++) {
@@ -363,14 +364,16 @@ static void walk_whole(struct walk *w)
     }
 }
 
-void grammar_walk(const struct grammar *g, struct grammar_scratch *x, const struct grammar_state *s,
+bool grammar_walk(const struct grammar *g, struct grammar_scratch *x, const struct grammar_state *s,
                   uint32_t *bits)
 {
     const struct grammar_trie *rest = &g->vocab->tries[GRAMMAR_TRIE_REST];
     struct walk w;
 
-    grammar_walk_begin(&w, g, x, s, bits);
-    walk_whole(&w);
-    walk_bytes(&w, rest, 0, rest->n, false);
+    if (grammar_walk_begin(&w, g, x, s, bits)) {
+        walk_whole(&w);
+        walk_bytes(&w, rest, 0, rest->n, false);
+    }
     grammar_walk_end(&w);
+    return !w.failed;
 }
