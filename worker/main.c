@@ -248,6 +248,12 @@ static void say_plan(struct worker *w)
              p->engine.sequences_max, p->engine.waiting_max, p->engine.step_tokens, drafts,
              chat_family_name(p->family), w->so.worker_key.n > 0 ? "set" : "none");
     say(w, LOG_INFO, "plan", text);
+    if (p->max_model_len < m->context && w->o.max_model_len == 0) {
+        snprintf(text, sizeof(text),
+                 "a request may have %u tokens, not the model's %u: --kv-bytes holds no more",
+                 p->max_model_len, m->context);
+        say(w, LOG_WARN, "kv_small", text);
+    }
 }
 
 static struct backend *open_backend(const struct worker *w, const struct model *m, struct err *e)

@@ -73,7 +73,9 @@ static const struct option table[] = {
      "draft tokens from earlier text (and --draft-model) and verify them in one step; N: most of a "
      "step, lookup: 4. The answers are the same. Default off, lookup with a draft model."},
     {"--draft-model", "FILE", OPTION_TEXT, AT(draft_model), 0, 0,
-     "small GGUF model with the same vocabulary and merges that drafts tokens."},
+     "small GGUF model with the same vocabulary and merges that drafts tokens. Its KV cache comes "
+     "out of "
+     "--kv-bytes too, as many tokens as the model's."},
     {"--kv-dtype", "NAME", OPTION_TEXT, AT(kv_dtype), 0, 0,
      "bf16 (default), or int8: twice the tokens in the same memory, less exact."},
     {"--policy", "NAME", OPTION_TEXT, AT(policy), 0, 0,

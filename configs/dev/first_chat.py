@@ -39,7 +39,9 @@ def chat(env):
               {"authorization": "Bearer " + env["TOLLGATE_KEY"], "content-type": "application/json"})
     r = c.getresponse()
     if r.status != 200:
-        sys.exit("HTTP %d: %s" % (r.status, r.read().decode()))
+        text = r.read().decode()
+        hint = "\nA limit set before is still there; tollctl quota set lifts it with the value none." if r.status == 429 else ""
+        sys.exit("HTTP %d: %s%s" % (r.status, text, hint))
     usage = None
     for raw in r:
         line = raw.decode().strip()

@@ -19,6 +19,7 @@ static const struct {
     {"[a-c]{2,3}", "ab\nabc", "a\nabcc\nad"},
     {"[^a-c]*", "xyz\n\né日", "a\nxb"},
     {"a{3}", "aaa", "aa\naaaa"},
+    {"a{0000000000000003}", "aaa", "aa\na{0000000000000003}"},
     {"a{2,}b", "aab\naaaaaab", "ab"},
     {"(a{1,2}b){2}", "abab\naabab", "ab\naaabab"},
     {"a{,2}|x{y}", "a{,2}\nx{y}", "aa\nx"},
@@ -98,6 +99,9 @@ static const struct {
     {"a$b", "#: the expression matches nothing", ERR_INPUT},
     {"[\\ud800-\\udfff]", "#: the expression matches nothing", ERR_INPUT},
     {"a{10001}", "#: at byte 8: more than 10000 repeats", ERR_LIMIT},
+    {"a{1000000000}", "#: at byte 13: more than 10000 repeats", ERR_LIMIT},
+    {"a{4294967297}", "#: at byte 13: more than 10000 repeats", ERR_LIMIT}, /* 2^32 + 1 */
+    {"a{2,18446744073709551617}", "#: at byte 25: more than 10000 repeats", ERR_LIMIT},
     {"(a|b)*a(a|b){25}", "#: too complex to compile", ERR_LIMIT},
     {"((a{1,100}){1,100}){1,100}", "#: the grammar needs more than 65536 states", ERR_LIMIT},
     {"((((){10000}){10000}){10000}){10000}", "#: too complex to compile", ERR_LIMIT},

@@ -397,14 +397,15 @@ static struct regex_node *parse_atom(struct parser *p)
     return set_add(p, &s, cp, cp) ? set_node(p, &s) : NULL;
 }
 
-/* A decimal of at most 9 digits. */
+/* A decimal; all that are too large are one above the most. */
 static bool take_count(struct str *s, uint32_t *out)
 {
     size_t n = 0;
 
     *out = 0;
-    while (n < s->n && n < 9 && s->p[n] >= '0' && s->p[n] <= '9') {
+    while (n < s->n && s->p[n] >= '0' && s->p[n] <= '9') {
         *out = *out * 10 + (uint32_t)(s->p[n++] - '0');
+        *out = *out > GRAMMAR_REPEAT_MAX ? GRAMMAR_REPEAT_MAX + 1 : *out;
     }
     s->p += n;
     s->n -= n;
