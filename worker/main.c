@@ -394,12 +394,6 @@ static bool check_options(struct worker *w, struct err *e)
     if (o->draft_model != NULL && o->draft_tokens == 0) {
         return err_set(e, ERR_INPUT, "--draft-model is of no use with --speculate off");
     }
-    if (o->key_file != NULL) {
-        if (!options_read_key(o->key_file, w->key, e)) {
-            return false;
-        }
-        w->so.worker_key = str_c(w->key);
-    }
     return true;
 }
 
@@ -432,6 +426,12 @@ static bool start(struct worker *w, struct err *e)
     /* Blocked here, before any other thread starts and inherits the mask. */
     if (!os_on_signals(w->env, on_signal, w, e)) {
         return false;
+    }
+    if (w->o.key_file != NULL) {
+        if (!options_read_key(w->o.key_file, w->key, e)) {
+            return false;
+        }
+        w->so.worker_key = str_c(w->key);
     }
     w->name = model_name(w->o.model);
     w->so.names = w->o.served_names > 0 ? w->o.served_name : &w->name;
